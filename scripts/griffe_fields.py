@@ -1,7 +1,7 @@
 """Griffe extension for the Python reference: documents fields by the texts and bounds in their annotations.
 
-A field is annotated as `Annotated[int, FieldMeta("number of completions", 1, 256)]`. The page shows `int` as its type, the
-text, the range and the meaning of None.
+A field is annotated as `Annotated[int, FieldMeta("number of completions", 1, 256)]`, or with the text alone. The page shows `int`
+as its type, the text, the range and the meaning of None.
 """
 
 import ast
@@ -44,10 +44,14 @@ class FieldTexts(griffe.Extension):
         match node:
             case ast.AnnAssign(
                 annotation=ast.Subscript(
-                    value=ast.Name("Annotated"), slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(name)) as call])
+                    value=ast.Name("Annotated"),
+                    slice=ast.Tuple(
+                        elts=[_, ast.Constant(str()) | ast.Call(func=ast.Name("FieldMeta" | "ParameterMeta")) as given]
+                    ),
                 )
-            ) if name in CLASSES:
-                meta = eval(ast.unparse(call), {"math": math, **CLASSES, **self._constants})
+            ):
+                meta = eval(ast.unparse(given), {"math": math, **CLASSES, **self._constants})
+                meta = FieldMeta(meta) if isinstance(meta, str) else meta
                 assert isinstance(attr.annotation, griffe.ExprSubscript)
                 assert isinstance(attr.annotation.slice, griffe.ExprTuple)
                 attr.annotation = attr.annotation.slice.elements[0]

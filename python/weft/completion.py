@@ -9,7 +9,7 @@ import msgspec
 from weft._native import Stream
 from weft.errors import AnswerTooLargeError
 from weft.events import CacheExplanation, Event, Finished, FinishReason, Logprobs, PromptLogprobs, Token, Usage
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 
 __all__ = ["MAX_BYTES", "Choice", "Completion", "event_bytes"]
 
@@ -27,29 +27,29 @@ _LOGPROB_BYTES = 144
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One of the completions of a prompt."""
 
-    index: Annotated[int, FieldMeta("index of the choice, `0 <= index < n`")]
-    text: Annotated[str, FieldMeta("full text, without the stop string that ended it")]
-    token_ids: Annotated[tuple[int, ...], FieldMeta("generated token ids, including an end token")]
-    finish_reason: Annotated[FinishReason, FieldMeta("see `Finished.finish_reason`")]
-    stop_reason: Annotated[str | int | None, FieldMeta("stop string or end token; see `Finished.stop_reason`")]
-    is_context_full: Annotated[bool, FieldMeta('True if the finish reason is "length" because the context was full')]
-    is_truncated: Annotated[bool, FieldMeta("True if the context was full; see `Finished.is_truncated`")]
-    usage: Annotated[Usage, FieldMeta("token counts and timings")]
-    logprobs: Annotated[tuple[Logprobs, ...], FieldMeta("one entry per token if the request has `logprobs`, else empty")]
-    score: Annotated[float | None, FieldMeta("ranking score of a beam search; see `Finished.score`")] = None
-    explanation: Annotated[CacheExplanation | None, FieldMeta("causes of cache misses; see `Finished.explanation`")] = None
+    index: Annotated[int, "index of the choice, `0 <= index < n`"]
+    text: Annotated[str, "full text, without the stop string that ended it"]
+    token_ids: Annotated[tuple[int, ...], "generated token ids, including an end token"]
+    finish_reason: Annotated[FinishReason, "see `Finished.finish_reason`"]
+    stop_reason: Annotated[str | int | None, "stop string or end token; see `Finished.stop_reason`"]
+    is_context_full: Annotated[bool, 'True if the finish reason is "length" because the context was full']
+    is_truncated: Annotated[bool, "True if the context was full; see `Finished.is_truncated`"]
+    usage: Annotated[Usage, "token counts and timings"]
+    logprobs: Annotated[tuple[Logprobs, ...], "one entry per token if the request has `logprobs`, else empty"]
+    score: Annotated[float | None, "ranking score of a beam search; see `Finished.score`"] = None
+    explanation: Annotated[CacheExplanation | None, "causes of cache misses; see `Finished.explanation`"] = None
 
 
 @described
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """Completions of a prompt."""
 
-    choices: Annotated[tuple[Choice, ...], FieldMeta("the completions, in order of index")]
-    seed: Annotated[int, FieldMeta("seed of choice 0; choice `i` used `seed + i` (modulo 2³²)")]
-    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
+    choices: Annotated[tuple[Choice, ...], "the completions, in order of index"]
+    seed: Annotated[int, "seed of choice 0; choice `i` used `seed + i` (modulo 2³²)"]
+    n_prompt: Annotated[int, "prompt length in tokens"]
     prompt_logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        FieldMeta("one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty"),
+        "one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty",
     ]
 
     @property

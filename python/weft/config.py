@@ -122,17 +122,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     n_gpu_layers: Annotated[int | None, FieldMeta("number of layers to keep in GPU memory", 0, MAX_NUMBER, unset="all")] = None
     kernels: Annotated[
         Kernels,
-        FieldMeta("CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never"),
+        "CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never",
     ] = "auto"
     flash_attention: Annotated[
         Literal["auto", "on", "off"],
-        FieldMeta(
-            "llama.cpp's fused attention kernel (on) or separate products (off); auto uses Weft's own kernel on a CPU where"
-            " it applies and llama.cpp's choice on a GPU, elsewhere the tuned value, else off unless V is quantized or memory"
-            " is short"
-        ),
+        "llama.cpp's fused attention kernel (on) or separate products (off); auto uses Weft's own kernel on a CPU where"
+        " it applies and llama.cpp's choice on a GPU, elsewhere the tuned value, else off unless V is quantized or memory"
+        " is short",
     ] = "auto"
-    tuned: Annotated[bool, FieldMeta("use the measurements of `python -m weft tune` for this model on this machine")] = True
+    tuned: Annotated[bool, "use the measurements of `python -m weft tune` for this model on this machine"] = True
     pooling: Annotated[
         Pooling | None,
         FieldMeta(
@@ -141,8 +139,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             unset="the model's own, else mean",
         ),
     ] = None
-    type_k: Annotated[KvType, FieldMeta("number format of cached keys")] = "f16"
-    type_v: Annotated[KvType, FieldMeta("number format of cached values; quantized formats require flash attention")] = "f16"
+    type_k: Annotated[KvType, "number format of cached keys"] = "f16"
+    type_v: Annotated[KvType, "number format of cached values; quantized formats require flash attention"] = "f16"
     cache_ram: Annotated[
         int | None,
         FieldMeta(
@@ -181,22 +179,20 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         FieldMeta("minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends", 1, MAX_NUMBER),
     ] = 48
-    use_mmap: Annotated[bool, FieldMeta("memory-map the model file instead of reading it")] = True
-    use_mlock: Annotated[bool, FieldMeta("lock the weights in memory, so that they are never swapped out")] = False
+    use_mmap: Annotated[bool, "memory-map the model file instead of reading it"] = True
+    use_mlock: Annotated[bool, "lock the weights in memory, so that they are never swapped out"] = False
     direct_io: Annotated[
         bool,
-        FieldMeta(
-            "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
-        ),
+        "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored",
     ] = False
-    check_tensors: Annotated[bool, FieldMeta("reject a file that has weights that are not finite numbers")] = False
+    check_tensors: Annotated[bool, "reject a file that has weights that are not finite numbers"] = False
     devices: Annotated[
         tuple[str, ...] | None,
         FieldMeta("devices to use in addition to the CPU, by ggml name (CUDA0); an empty sequence is none", unset="all"),
     ] = None
     split_mode: Annotated[
         Literal["layer", "row", "none"],
-        FieldMeta("how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU"),
+        "how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU",
     ] = "layer"
     main_gpu: Annotated[
         int, FieldMeta("GPU for the whole model with `split_mode` none, or for small tensors with row; from 0", 0, MAX_NUMBER)
@@ -222,13 +218,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     lora: Annotated[
         tuple[tuple[str, float], ...],
-        FieldMeta(
-            "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0"
-            " disables an adapter. A request may select them by their index in this list, with other scales"
-        ),
+        "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0"
+        " disables an adapter. A request may select them by their index in this list, with other scales",
     ] = ()
     mmproj: Annotated[str | None, FieldMeta("multimodal projector (GGUF) for images and audio", unset="text only")] = None
-    mmproj_offload: Annotated[bool, FieldMeta("run the projector on a GPU if there is one")] = True
+    mmproj_offload: Annotated[bool, "run the projector on a GPU if there is one"] = True
     image_min_tokens: Annotated[
         int | None,
         FieldMeta(
@@ -243,28 +237,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
-        FieldMeta(
-            "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers,"
-            " True or False, and strings; keys and strings of at most 127 bytes"
-        ),
+        "overrides of the file's metadata, as pairs of key and value or as a mapping: 32-bit integers, finite numbers,"
+        " True or False, and strings; keys and strings of at most 127 bytes",
     ] = ()
     tensor_overrides: Annotated[
         tuple[tuple[str, str], ...],
-        FieldMeta(
-            "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
-            " (CPU, CUDA0); the first match applies"
-        ),
+        "overrides of tensor placement, as pairs of a regular expression, searched in tensor names, and a buffer type"
+        " (CPU, CUDA0); the first match applies",
     ] = ()
-    cpu_moe: Annotated[bool, FieldMeta("keep the experts of all layers in CPU memory")] = False
+    cpu_moe: Annotated[bool, "keep the experts of all layers in CPU memory"] = False
     n_cpu_moe: Annotated[int, FieldMeta("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
         int, FieldMeta("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER)
     ] = 0
-    no_host: Annotated[
-        bool, FieldMeta("do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them")
-    ] = False
-    offload_kqv: Annotated[bool, FieldMeta("keep the KV cache of each layer on that layer's GPU, not in host memory")] = True
-    op_offload: Annotated[bool, FieldMeta("compute large products with weights in host memory on a GPU")] = True
+    no_host: Annotated[bool, "do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"] = (
+        False
+    )
+    offload_kqv: Annotated[bool, "keep the KV cache of each layer on that layer's GPU, not in host memory"] = True
+    op_offload: Annotated[bool, "compute large products with weights in host memory on a GPU"] = True
     rope_scaling_type: Annotated[RopeScaling | None, FieldMeta("RoPE scaling method", unset="the model's own, else linear")] = (
         None
     )
@@ -312,10 +302,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     strict_cpu: Annotated[
         bool,
-        FieldMeta(
-            "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many"
-            " as processors, or as cores"
-        ),
+        "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many"
+        " as processors, or as cores",
     ] = False
     strict_cpu_batch: Annotated[bool | None, FieldMeta("`strict_cpu` of threads that compute prompts", unset="`strict_cpu`")] = (
         None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 
 __all__ = ["Event", "FinishReason", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"]
 
@@ -19,9 +19,9 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 class Logprob(msgspec.Struct, frozen=True, gc=False):
     """One token with its log-probability."""
 
-    token: Annotated[int, FieldMeta("the token id")]
-    bytes: Annotated[bytes, FieldMeta("bytes of the token, possibly not a complete character")]
-    logprob: Annotated[float, FieldMeta("natural logarithm of its probability, 0 or less")]
+    token: Annotated[int, "the token id"]
+    bytes: Annotated[bytes, "bytes of the token, possibly not a complete character"]
+    logprob: Annotated[float, "natural logarithm of its probability, 0 or less"]
 
     @property
     def text(self) -> str:
@@ -36,28 +36,24 @@ class Logprobs(msgspec.Struct, frozen=True, gc=False):
     With `post_sampling_probs`, under the distribution after the samplers; `top` is then shorter if they leave fewer tokens.
     """
 
-    chosen: Annotated[Logprob, FieldMeta("the sampled token, or the prompt's token at this position")]
-    top: Annotated[
-        tuple[Logprob, ...], FieldMeta("the `logprobs` (or `prompt_logprobs`) most likely tokens, most likely first")
-    ] = ()
+    chosen: Annotated[Logprob, "the sampled token, or the prompt's token at this position"]
+    top: Annotated[tuple[Logprob, ...], "the `logprobs` (or `prompt_logprobs`) most likely tokens, most likely first"] = ()
 
 
 @described
 class Token(msgspec.Struct, frozen=True, gc=False):
     """One token of one branch."""
 
-    index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
-    token: Annotated[int, FieldMeta("the sampled token id; end tokens are included")]
+    index: Annotated[int, "index of the branch, `0 <= index < n`"]
+    token: Annotated[int, "the sampled token id; end tokens are included"]
     text: Annotated[
         str,
-        FieldMeta(
-            "text that this token completes. Empty while bytes are held back because they are not a complete character or may "
-            "begin a stop string. The texts of a branch, followed by that of its `Finished`, form its complete text."
-        ),
+        "text that this token completes. Empty while bytes are held back because they are not a complete character or may "
+        "begin a stop string. The texts of a branch, followed by that of its `Finished`, form its complete text.",
     ]
-    slot: Annotated[int, FieldMeta("slot in which the branch runs")]
-    n_predicted: Annotated[int, FieldMeta("generated tokens of this branch so far, including this one")]
-    logprobs: Annotated[Logprobs | None, FieldMeta("log-probabilities, if the request has `logprobs`")] = None
+    slot: Annotated[int, "slot in which the branch runs"]
+    n_predicted: Annotated[int, "generated tokens of this branch so far, including this one"]
+    logprobs: Annotated[Logprobs | None, "log-probabilities, if the request has `logprobs`"] = None
 
 
 @described
@@ -67,10 +63,10 @@ class PromptLogprobs(msgspec.Struct, frozen=True, gc=False):
     Ranges come in order, once for all branches, and before the first token.
     """
 
-    start: Annotated[int, FieldMeta("position of the first token of the range in the prompt")]
+    start: Annotated[int, "position of the first token of the range in the prompt"]
     logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        FieldMeta("one entry per token, given all tokens before it; None for the first token of the prompt"),
+        "one entry per token, given all tokens before it; None for the first token of the prompt",
     ]
 
 
@@ -81,10 +77,10 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     Sent when the request starts in a slot, and after each decode that computed a part of the prompt.
     """
 
-    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
-    n_cached: Annotated[int, FieldMeta("prompt tokens that were reused from the cache")]
-    n_processed: Annotated[int, FieldMeta("prompt tokens that are available so far, cached or computed")]
-    ms: Annotated[float, FieldMeta("milliseconds since the request started in a slot")]
+    n_prompt: Annotated[int, "prompt length in tokens"]
+    n_cached: Annotated[int, "prompt tokens that were reused from the cache"]
+    n_processed: Annotated[int, "prompt tokens that are available so far, cached or computed"]
+    ms: Annotated[float, "milliseconds since the request started in a slot"]
 
 
 @described
@@ -95,18 +91,16 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     of `n_computed` over all branches is the number of tokens that were actually computed.
     """
 
-    n_computed: Annotated[int, FieldMeta("prompt tokens that this branch computed")]
-    n_cached: Annotated[int, FieldMeta("prompt tokens that this branch reused")]
-    n_predicted: Annotated[int, FieldMeta("generated tokens, including an end token")]
+    n_computed: Annotated[int, "prompt tokens that this branch computed"]
+    n_cached: Annotated[int, "prompt tokens that this branch reused"]
+    n_predicted: Annotated[int, "generated tokens, including an end token"]
     n_context: Annotated[
         int,
-        FieldMeta(
-            "tokens in the branch's context at its end: those of the prompt and all generated tokens but the last; fewer if the"
-            " context was shifted."
-        ),
+        "tokens in the branch's context at its end: those of the prompt and all generated tokens but the last; fewer if the"
+        " context was shifted.",
     ]
-    prompt_ms: Annotated[float, FieldMeta("milliseconds from the start in a slot to the first token")]
-    predicted_ms: Annotated[float, FieldMeta("milliseconds from the first token to the last")]
+    prompt_ms: Annotated[float, "milliseconds from the start in a slot to the first token"]
+    predicted_ms: Annotated[float, "milliseconds from the first token to the last"]
 
     @property
     def n_prompt(self) -> int:
@@ -118,17 +112,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 class EarlierRequest(msgspec.Struct, frozen=True, gc=False):
     """An earlier request of the same owner from which a prompt diverges."""
 
-    request_id: Annotated[int, FieldMeta("id of the request, see `Stream.request_id`")]
-    text: Annotated[str, FieldMeta("its text at the position of `ComputedRange.here`; empty if it ends there")]
-    is_in_answer: Annotated[bool, FieldMeta("True if that text was generated, False if it is in the prompt")]
+    request_id: Annotated[int, "id of the request, see `Stream.request_id`"]
+    text: Annotated[str, "its text at the position of `ComputedRange.here`; empty if it ends there"]
+    is_in_answer: Annotated[bool, "True if that text was generated, False if it is in the prompt"]
 
 
 @described
 class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A range of prompt tokens that were computed, with the cause of the cache miss."""
 
-    start: Annotated[int, FieldMeta("first token of the range")]
-    end: Annotated[int, FieldMeta("end of the range (exclusive)")]
+    start: Annotated[int, "first token of the range"]
+    end: Annotated[int, "end of the range (exclusive)"]
     cause: Annotated[
         Literal[
             "last_token",
@@ -152,39 +146,35 @@ class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             "computing",
             "unfinished",
         ],
-        FieldMeta("cause of the cache miss; docs/guides/explain-cache.md describes each value"),
+        "cause of the cache miss; docs/guides/explain-cache.md describes each value",
     ]
-    at: Annotated[int, FieldMeta("prompt token at which the cause lies: where texts diverge, else the first of the range")]
-    byte: Annotated[int, FieldMeta("the same position as a byte offset in the text of the prompt's tokens, without media")]
-    character: Annotated[int, FieldMeta("the same position as a character offset")]
-    before: Annotated[str, FieldMeta("text of the few tokens before that position")]
-    here: Annotated[str, FieldMeta("text of the tokens after that position, somewhat longer")]
+    at: Annotated[int, "prompt token at which the cause lies: where texts diverge, else the first of the range"]
+    byte: Annotated[int, "the same position as a byte offset in the text of the prompt's tokens, without media"]
+    character: Annotated[int, "the same position as a character offset"]
+    before: Annotated[str, "text of the few tokens before that position"]
+    here: Annotated[str, "text of the tokens after that position, somewhat longer"]
     earlier: Annotated[
         EarlierRequest | None,
-        FieldMeta("the earlier request that the cause refers to; None if there is none, or if another owner sent it"),
+        "the earlier request that the cause refers to; None if there is none, or if another owner sent it",
     ] = None
     evicted_for: Annotated[
         Literal["pool", "store", "erased", "failed"] | None,
-        FieldMeta(
-            'why the range was evicted. "pool": cells or a sequence id were needed. "store": the host cache was full. '
-            '"erased": a client erased it. "failed": a decode failed. None if unknown, or if nothing was evicted.'
-        ),
+        'why the range was evicted. "pool": cells or a sequence id were needed. "store": the host cache was full. '
+        '"erased": a client erased it. "failed": a decode failed. None if unknown, or if nothing was evicted.',
     ] = None
-    evicted_s: Annotated[float | None, FieldMeta("seconds from the eviction to the start of the request")] = None
+    evicted_s: Annotated[float | None, "seconds from the eviction to the start of the request"] = None
 
 
 @described
 class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
     """Causes of the cache misses of a prompt, if `Request.explain_cache` is set."""
 
-    request_id: Annotated[int, FieldMeta("id of the request, see `Stream.request_id`")]
-    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
-    n_found: Annotated[int, FieldMeta("prompt tokens that were reused")]
-    n_awaited: Annotated[int, FieldMeta("reused tokens that another request was computing, for which this one waited")]
-    computed: Annotated[tuple[ComputedRange, ...], FieldMeta("ranges of all other tokens; empty if nothing was computed")]
-    n_volatile: Annotated[
-        int, FieldMeta("over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed")
-    ] = 0
+    request_id: Annotated[int, "id of the request, see `Stream.request_id`"]
+    n_prompt: Annotated[int, "prompt length in tokens"]
+    n_found: Annotated[int, "prompt tokens that were reused"]
+    n_awaited: Annotated[int, "reused tokens that another request was computing, for which this one waited"]
+    computed: Annotated[tuple[ComputedRange, ...], "ranges of all other tokens; empty if nothing was computed"]
+    n_volatile: Annotated[int, "over HTTP: lines of the system message that `--volatile-prompt-lines` moved or removed"] = 0
 
     @property
     def short(self) -> str:
@@ -199,50 +189,42 @@ class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
 class Finished(msgspec.Struct, frozen=True):
     """The end of one branch: sent exactly once per branch, after its last token."""
 
-    index: Annotated[int, FieldMeta("index of the branch, `0 <= index < n`")]
+    index: Annotated[int, "index of the branch, `0 <= index < n`"]
     finish_reason: Annotated[
         FinishReason,
-        FieldMeta(
-            '"stop": the model sampled an end token, or the text reached a stop string. "length": the limit `max_tokens`, '
-            "`max_predict_ms` or `n_indent` was reached, or the context was full. "
-            '"cancelled": the branch was cancelled by `Stream.cancel`.'
-        ),
+        '"stop": the model sampled an end token, or the text reached a stop string. "length": the limit `max_tokens`, '
+        "`max_predict_ms` or `n_indent` was reached, or the context was full. "
+        '"cancelled": the branch was cancelled by `Stream.cancel`.',
     ]
-    usage: Annotated[Usage, FieldMeta("token counts and timings")]
-    slot: Annotated[int | None, FieldMeta("slot in which the branch ran; None if it was cancelled before it had one")]
+    usage: Annotated[Usage, "token counts and timings"]
+    slot: Annotated[int | None, "slot in which the branch ran; None if it was cancelled before it had one"]
     stop_reason: Annotated[
         str | int | None,
-        FieldMeta(
-            'stop string, which is not part of the text, or end token that ended the branch, if the finish reason is "stop". '
-            "None if a grammar allows no further token and the model has no end token"
-        ),
+        'stop string, which is not part of the text, or end token that ended the branch, if the finish reason is "stop". '
+        "None if a grammar allows no further token and the model has no end token",
     ] = None
     text: Annotated[
         str,
-        FieldMeta(
-            "rest of the text that was held back as the possible start of a stop string, if no later token released it; else "
-            "empty. Occurs if a grammar allows no further token and the model has no end token, and if pinned prefixes leave too "
-            "little context."
-        ),
+        "rest of the text that was held back as the possible start of a stop string, if no later token released it; else "
+        "empty. Occurs if a grammar allows no further token and the model has no end token, and if pinned prefixes leave too "
+        "little context.",
     ] = ""
-    is_context_full: Annotated[bool, FieldMeta('True if the finish reason is "length" because the context was full')] = False
-    is_truncated: Annotated[
-        bool, FieldMeta("True if the context was full, so that tokens were dropped to continue or generation ended")
-    ] = False
+    is_context_full: Annotated[bool, 'True if the finish reason is "length" because the context was full'] = False
+    is_truncated: Annotated[bool, "True if the context was full, so that tokens were dropped to continue or generation ended"] = (
+        False
+    )
     result: Annotated[
-        Any, FieldMeta("result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion")
+        Any, "result of a request to pin or save a prefix, a `Prefix` or a `SavedPrefix`; None for a completion"
     ] = None
     explanation: Annotated[
         CacheExplanation | None,
-        FieldMeta("causes of cache misses, for branch 0 if `Request.explain_cache` is set"),
+        "causes of cache misses, for branch 0 if `Request.explain_cache` is set",
     ] = None
     score: Annotated[
         float | None,
-        FieldMeta(
-            "rank of a beam search result: the natural logarithm of its probability under the samplers' distribution, divided by "
-            "the number of its tokens raised to `Request.length_penalty`; with stochastic beams, that logarithm. None without a "
-            "search, and for branches for which the search found no text"
-        ),
+        "rank of a beam search result: the natural logarithm of its probability under the samplers' distribution, divided by "
+        "the number of its tokens raised to `Request.length_penalty`; with stochastic beams, that logarithm. None without a "
+        "search, and for branches for which the search found no text",
     ] = None
 
 

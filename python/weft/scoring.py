@@ -10,7 +10,7 @@ import msgspec
 from weft._native import Model, Stream
 from weft.errors import InvalidRequestError, QueueFullError
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 from weft.request import Request
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
@@ -50,13 +50,11 @@ class ScoreOptions(TypedDict, total=False):
 class ScoredToken(msgspec.Struct, frozen=True, gc=False):
     """One token of a continuation."""
 
-    token: Annotated[int, FieldMeta("the token id")]
-    bytes: Annotated[bytes, FieldMeta("bytes of the token, possibly not a complete character")]
-    logprob: Annotated[float, FieldMeta("natural logarithm of its probability, given all tokens before it; 0 or less")]
-    is_greedy: Annotated[bool, FieldMeta("True if no other token is more likely at this position")]
-    top: Annotated[
-        tuple[Logprob, ...], FieldMeta("the `top_logprobs` most likely tokens at this position, most likely first")
-    ] = ()
+    token: Annotated[int, "the token id"]
+    bytes: Annotated[bytes, "bytes of the token, possibly not a complete character"]
+    logprob: Annotated[float, "natural logarithm of its probability, given all tokens before it; 0 or less"]
+    is_greedy: Annotated[bool, "True if no other token is more likely at this position"]
+    top: Annotated[tuple[Logprob, ...], "the `top_logprobs` most likely tokens at this position, most likely first"] = ()
 
     @property
     def text(self) -> str:
@@ -68,9 +66,9 @@ class ScoredToken(msgspec.Struct, frozen=True, gc=False):
 class Score(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probability of a continuation after its prompt."""
 
-    logprob: Annotated[float, FieldMeta("natural logarithm of its probability: the sum over its tokens")]
-    tokens: Annotated[tuple[ScoredToken, ...], FieldMeta("its tokens, in order")]
-    usage: Annotated[Usage, FieldMeta("token counts and timings of prompt and continuation together")]
+    logprob: Annotated[float, "natural logarithm of its probability: the sum over its tokens"]
+    tokens: Annotated[tuple[ScoredToken, ...], "its tokens, in order"]
+    usage: Annotated[Usage, "token counts and timings of prompt and continuation together"]
 
     @property
     def n_tokens(self) -> int:

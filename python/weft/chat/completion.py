@@ -6,27 +6,25 @@ import msgspec
 
 from weft.chat.answer.branches import ChatFinishReason
 from weft.events import CacheExplanation, Logprobs, Usage
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 
 
 @described
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a tool, as in chats of OpenAI."""
 
-    id: Annotated[str, FieldMeta("unique id of the call; the message with its result has it as `tool_call_id`")]
-    name: Annotated[str, FieldMeta("name of the tool")]
-    arguments: Annotated[str, FieldMeta("JSON of an object; incomplete or empty if the answer was truncated within the call")]
+    id: Annotated[str, "unique id of the call; the message with its result has it as `tool_call_id`"]
+    name: Annotated[str, "name of the tool"]
+    arguments: Annotated[str, "JSON of an object; incomplete or empty if the answer was truncated within the call"]
 
 
 @described
 class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Message of the assistant."""
 
-    content: Annotated[str, FieldMeta("text for the user")] = ""
-    reasoning_content: Annotated[
-        str, FieldMeta("text of the model's reasoning; empty without reasoning, or if its format is unknown")
-    ] = ""
-    tool_calls: Annotated[tuple[ToolCall, ...], FieldMeta("tool calls, in order")] = ()
+    content: Annotated[str, "text for the user"] = ""
+    reasoning_content: Annotated[str, "text of the model's reasoning; empty without reasoning, or if its format is unknown"] = ""
+    tool_calls: Annotated[tuple[ToolCall, ...], "tool calls, in order"] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the message in OpenAI's format, to append to the chat before the next message."""
@@ -45,42 +43,40 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True):
 class ChoiceFinished(msgspec.Struct, frozen=True, kw_only=True):
     """End of one choice, with its finish reason and token counts."""
 
-    index: Annotated[int, FieldMeta("index of the choice, `0 <= index < n`; forks have the indices from `n` on")]
+    index: Annotated[int, "index of the choice, `0 <= index < n`; forks have the indices from `n` on"]
     finish_reason: Annotated[
         ChatFinishReason,
-        FieldMeta(
-            '"stop": the model ended its answer, or a stop string occurred. "tool_calls": the same, and the answer calls tools. '
-            '"length": a limit such as `max_tokens` was reached, or the context is full. "cancelled": `ChatStream.cancel` was '
-            "called"
-        ),
+        '"stop": the model ended its answer, or a stop string occurred. "tool_calls": the same, and the answer calls tools. '
+        '"length": a limit such as `max_tokens` was reached, or the context is full. "cancelled": `ChatStream.cancel` was '
+        "called",
     ]
-    stop_reason: Annotated[str | int | None, FieldMeta("stop string or end token that ended the answer, or None")] = None
-    is_context_full: Annotated[bool, FieldMeta("True if the context filled up before any other limit was reached")] = False
-    is_truncated: Annotated[bool, FieldMeta("True if the context was full; see `Finished.is_truncated`")] = False
-    usage: Annotated[Usage, FieldMeta("token counts and timings")]
-    score: Annotated[float | None, FieldMeta("ranking score of a beam search; see `Finished.score`")] = None
-    explanation: Annotated[CacheExplanation | None, FieldMeta("explanation of cache misses; see `Finished.explanation`")] = None
+    stop_reason: Annotated[str | int | None, "stop string or end token that ended the answer, or None"] = None
+    is_context_full: Annotated[bool, "True if the context filled up before any other limit was reached"] = False
+    is_truncated: Annotated[bool, "True if the context was full; see `Finished.is_truncated`"] = False
+    usage: Annotated[Usage, "token counts and timings"]
+    score: Annotated[float | None, "ranking score of a beam search; see `Finished.score`"] = None
+    explanation: Annotated[CacheExplanation | None, "explanation of cache misses; see `Finished.explanation`"] = None
 
 
 @described
 class ChatChoice(ChoiceFinished, frozen=True, kw_only=True):
     """One answer to a chat."""
 
-    message: Annotated[AssistantMessage, FieldMeta("the message")]
-    token_ids: Annotated[tuple[int, ...], FieldMeta("generated token ids, including an end token")]
-    logprobs: Annotated[tuple[Logprobs, ...], FieldMeta("one entry per token if `logprobs` was requested, else empty")] = ()
+    message: Annotated[AssistantMessage, "the message"]
+    token_ids: Annotated[tuple[int, ...], "generated token ids, including an end token"]
+    logprobs: Annotated[tuple[Logprobs, ...], "one entry per token if `logprobs` was requested, else empty"] = ()
 
 
 @described
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """Complete answers to a chat."""
 
-    choices: Annotated[tuple[ChatChoice, ...], FieldMeta("the answers, in order of index")]
-    seed: Annotated[int, FieldMeta("seed of choice 0; choice `i` used `seed + i` (modulo 2³²)")]
-    n_prompt: Annotated[int, FieldMeta("prompt length in tokens")]
+    choices: Annotated[tuple[ChatChoice, ...], "the answers, in order of index"]
+    seed: Annotated[int, "seed of choice 0; choice `i` used `seed + i` (modulo 2³²)"]
+    n_prompt: Annotated[int, "prompt length in tokens"]
     prompt_logprobs: Annotated[
         tuple[Logprobs | None, ...],
-        FieldMeta("one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty"),
+        "one entry per prompt token (None for the first) if the request set `prompt_logprobs`, else empty",
     ] = ()
 
     @property

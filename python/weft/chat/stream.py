@@ -17,7 +17,7 @@ from weft.chat.pending_forks import PendingForks
 from weft.completion import MAX_BYTES, event_bytes
 from weft.errors import AnswerTooLargeError
 from weft.events import Event, Finished, Logprobs, Progress, PromptLogprobs, Token
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 from weft.request.sampling import SamplingOptions
 
 
@@ -25,35 +25,35 @@ from weft.request.sampling import SamplingOptions
 class ContentDelta(msgspec.Struct, frozen=True):
     """A piece of an answer's text, for the user."""
 
-    index: Annotated[int, FieldMeta("index of the choice")]
-    text: Annotated[str, FieldMeta("the next piece of the text")]
+    index: Annotated[int, "index of the choice"]
+    text: Annotated[str, "the next piece of the text"]
 
 
 @described
 class ReasoningDelta(msgspec.Struct, frozen=True):
     """Text of the model's reasoning."""
 
-    index: Annotated[int, FieldMeta("index of the choice")]
-    text: Annotated[str, FieldMeta("the next piece of the text")]
+    index: Annotated[int, "index of the choice"]
+    text: Annotated[str, "the next piece of the text"]
 
 
 @described
 class ToolCallStart(msgspec.Struct, frozen=True):
     """Beginning of a tool call."""
 
-    index: Annotated[int, FieldMeta("index of the choice")]
-    call: Annotated[int, FieldMeta("index of the call in the choice, from 0")]
-    id: Annotated[str, FieldMeta("unique id of the call; the message with its result has it as `tool_call_id`")]
-    name: Annotated[str, FieldMeta("name of the tool")]
+    index: Annotated[int, "index of the choice"]
+    call: Annotated[int, "index of the call in the choice, from 0"]
+    id: Annotated[str, "unique id of the call; the message with its result has it as `tool_call_id`"]
+    name: Annotated[str, "name of the tool"]
 
 
 @described
 class ToolCallDelta(msgspec.Struct, frozen=True):
     """Piece of a tool call's arguments. All pieces together are the JSON of one object."""
 
-    index: Annotated[int, FieldMeta("index of the choice")]
-    call: Annotated[int, FieldMeta("index of the call in the choice")]
-    arguments: Annotated[str, FieldMeta("the next piece of the arguments")]
+    index: Annotated[int, "index of the choice"]
+    call: Annotated[int, "index of the call in the choice"]
+    arguments: Annotated[str, "the next piece of the arguments"]
 
 
 ChatDelta = ContentDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | ChoiceFinished | Progress | PromptLogprobs

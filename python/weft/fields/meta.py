@@ -37,8 +37,9 @@ class FieldMeta(msgspec.Struct, frozen=True):
 
 
 def field_meta(struct: type[msgspec.Struct]) -> dict[str, FieldMeta]:
-    """Returns the metadata of each annotated field, in field order."""
-    return {name: meta for name, hint in _hints(struct).items() for meta in _parts(hint) if isinstance(meta, FieldMeta)}
+    """Returns the metadata of each annotated field, in field order. A text is short for metadata without bounds."""
+    found = {name: get_args(hint)[1] for name, hint in _hints(struct).items()}
+    return {name: FieldMeta(meta) if isinstance(meta, str) else meta for name, meta in found.items()}
 
 
 def described(struct: Struct) -> Struct:
@@ -53,10 +54,9 @@ def described(struct: Struct) -> Struct:
 
 def invalid_fields(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
     """Yields each field whose value has the wrong type or is out of bounds, with a message that describes valid values."""
-    for name, hint in _hints(type(struct)).items():
+    for name, meta in field_meta(type(struct)).items():
         value = getattr(struct, name)
-        [meta] = [part for part in _parts(hint) if isinstance(part, FieldMeta)]
-        plain = get_args(hint)[0]
+        plain = get_args(_hints(type(struct))[name])[0]
         try:
             msgspec.convert(value, plain)
         except msgspec.ValidationError:
@@ -72,10 +72,6 @@ def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Returns the annotations of the fields. Cached, since each command-line setting reads one of them."""
     hints = get_type_hints(struct, include_extras=True)
     return {name: hints[name] for name in struct.__struct_fields__ if get_origin(hints[name]) is Annotated}
-
-
-def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
-    return get_args(hint)[1:]
 
 
 def _expected(hint: Any, meta: FieldMeta) -> str:  # noqa: ANN401 (an annotation)

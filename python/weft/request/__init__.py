@@ -30,29 +30,23 @@ class Request(SamplingParams, frozen=True, kw_only=True):
 
     prompt: Annotated[
         Prompt,
-        FieldMeta(
-            "the prompt, at least one token. A string is tokenized with the special tokens that the model's vocabulary requires, "
-            "and control tokens in it are parsed. A list may hold strings, token ids and media (`Engine.read_media`)"
-        ),
+        "the prompt, at least one token. A string is tokenized with the special tokens that the model's vocabulary requires, "
+        "and control tokens in it are parsed. A list may hold strings, token ids and media (`Engine.read_media`)",
     ]
     n: Annotated[int, FieldMeta("number of completions, 1 to 256. The prompt is computed once for all of them", 1, 256)] = 1
     distinct: Annotated[
         bool,
-        FieldMeta(
-            "whether each completion begins with a different token: first tokens are sampled without replacement from the "
-            "distribution after the samplers, by Gumbel top-k (Kool et al. 2019, arXiv 1903.06059). If that has fewer than `n` "
-            'tokens, the last completions are empty, with the finish reason "stop"'
-        ),
+        "whether each completion begins with a different token: first tokens are sampled without replacement from the "
+        "distribution after the samplers, by Gumbel top-k (Kool et al. 2019, arXiv 1903.06059). If that has fewer than `n` "
+        'tokens, the last completions are empty, with the finish reason "stop"',
     ] = False
     diverse: Annotated[
         Literal["arithmetic", "beam"] | None,
-        FieldMeta(
-            'how to diversify the `n` completions. "arithmetic": each has the distribution of an independent sample, and '
-            "together "
-            "they are spread evenly over the model's distribution (arithmetic sampling, Vilnis et al. 2022, arXiv 2210.15458): "
-            'completion `i` uses the code point `(u + i / n) mod 1`, with one `u` derived from the seed. "beam": completions are '
-            "sampled without replacement (stochastic beam search, arXiv 1903.06059) with `beam_width` beams, by default `n`"
-        ),
+        'how to diversify the `n` completions. "arithmetic": each has the distribution of an independent sample, and '
+        "together "
+        "they are spread evenly over the model's distribution (arithmetic sampling, Vilnis et al. 2022, arXiv 2210.15458): "
+        'completion `i` uses the code point `(u + i / n) mod 1`, with one `u` derived from the seed. "beam": completions are '
+        "sampled without replacement (stochastic beam search, arXiv 1903.06059) with `beam_width` beams, by default `n`",
     ] = None
     beam_width: Annotated[
         int | None,
@@ -75,18 +69,14 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     ] = 1.0
     branches: Annotated[
         Sequence[BranchOptions],
-        FieldMeta(
-            "options of each completion, if they differ, at most 256: one mapping per branch with fields of `BranchOptions`; the "
-            "request has the defaults. `n` must be their number or left out. The common prompt is computed once per adapter set"
-        ),
+        "options of each completion, if they differ, at most 256: one mapping per branch with fields of `BranchOptions`; the "
+        "request has the defaults. `n` must be their number or left out. The common prompt is computed once per adapter set",
     ] = ()
     suffix_prompt: Annotated[
         str | Sequence[int] | None,
-        FieldMeta(
-            "text or token ids after the prompt, for one branch. A string is tokenized without BOS and without the leading space "
-            "that some vocabularies add; its control tokens are parsed if the prompt's are. Prompt and suffix are concatenated "
-            "as tokens, so the tokens at the boundary may differ from those of the concatenated text"
-        ),
+        "text or token ids after the prompt, for one branch. A string is tokenized without BOS and without the leading space "
+        "that some vocabularies add; its control tokens are parsed if the prompt's are. Prompt and suffix are concatenated "
+        "as tokens, so the tokens at the boundary may differ from those of the concatenated text",
     ] = None
     priority: Annotated[
         int,
@@ -113,15 +103,13 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     ] = None
     adapters: Annotated[
         Sequence[tuple[int, float]] | None,
-        FieldMeta(
-            "LoRA adapters for prompt and completions, as pairs of an adapter's index in `Engine.adapters` and its scale; "
-            "adapters that are not listed are off. None is the set of `Engine.set_adapters`, initially of `EngineConfig.lora`. "
-            "Requests share cached tokens only if their adapters are equal. An activated adapter (aLoRA), of which there is at "
-            "most one, applies from its last invocation in the prompt, and shares the tokens before that with the base model; "
-            "without an invocation it is off"
-        ),
+        "LoRA adapters for prompt and completions, as pairs of an adapter's index in `Engine.adapters` and its scale; "
+        "adapters that are not listed are off. None is the set of `Engine.set_adapters`, initially of `EngineConfig.lora`. "
+        "Requests share cached tokens only if their adapters are equal. An activated adapter (aLoRA), of which there is at "
+        "most one, applies from its last invocation in the prompt, and shares the tokens before that with the base model; "
+        "without an invocation it is off",
     ] = None
-    use_cache: Annotated[bool, FieldMeta("reuse cached tokens of the prompt; False computes all of it")] = True
+    use_cache: Annotated[bool, "reuse cached tokens of the prompt; False computes all of it"] = True
     prompt_logprobs: Annotated[
         int | None,
         FieldMeta(
@@ -141,30 +129,24 @@ class Request(SamplingParams, frozen=True, kw_only=True):
             2**32 - 1,
         ),
     ] = 0
-    report_progress: Annotated[bool, FieldMeta("report the progress of the prompt's computation, as `Progress` events")] = False
+    report_progress: Annotated[bool, "report the progress of the prompt's computation, as `Progress` events"] = False
     checkpoints_at: Annotated[
         Sequence[int],
-        FieldMeta(
-            "positions in the prompt, in order, at most 16, where a recurrent or hybrid model stores a checkpoint, in addition "
-            "to the end of the prompt. A later prompt that shares only the tokens up to there continues from it. With a sliding "
-            "window, the window at the end of every prompt is kept. Other models need none: see `Limits.forks_anywhere`"
-        ),
+        "positions in the prompt, in order, at most 16, where a recurrent or hybrid model stores a checkpoint, in addition "
+        "to the end of the prompt. A later prompt that shares only the tokens up to there continues from it. With a sliding "
+        "window, the window at the end of every prompt is kept. Other models need none: see `Limits.forks_anywhere`",
     ] = ()
     cache_answers: Annotated[
         bool,
-        FieldMeta(
-            "reuse the generated tokens of earlier requests with this option, where the prompt has their text: they are found in "
-            "the cache even if the tokenizer would split the text differently"
-        ),
+        "reuse the generated tokens of earlier requests with this option, where the prompt has their text: they are found in "
+        "the cache even if the tokenizer would split the text differently",
     ] = False
     explain_cache: Annotated[
         bool,
-        FieldMeta(
-            "report the causes of cache misses in `Stream.explanation`, once branch 0 has started in a slot, and in that "
-            "branch's `Finished.explanation`"
-        ),
+        "report the causes of cache misses in `Stream.explanation`, once branch 0 has started in a slot, and in that "
+        "branch's `Finished.explanation`",
     ] = False
-    slot: Annotated[int | None, FieldMeta("slot for branch 0 if it is free, from 0; None lets the engine choose")] = None
+    slot: Annotated[int | None, "slot for branch 0 if it is free, from 0; None lets the engine choose"] = None
 
 
 class RequestOptions(BranchOptions, total=False):

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import described
 from weft.request import Request
 
 
@@ -12,9 +12,9 @@ class InternalRequest(Request, frozen=True, kw_only=True):
 
     owner: Annotated[
         str | None,
-        FieldMeta("owner of the request; None is the anonymous owner. Explanations contain nothing of other owners' requests"),
+        "owner of the request; None is the anonymous owner. Explanations contain nothing of other owners' requests",
     ] = None
     system_end: Annotated[
         int | None,
-        FieldMeta("number of prompt tokens up to the end of the system message, for explanations; None if there is none"),
+        "number of prompt tokens up to the end of the system message, for explanations; None if there is none",
     ] = None

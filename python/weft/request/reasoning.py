@@ -22,13 +22,11 @@ class ReasoningConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     starts: Annotated[
         Sequence[str],
-        FieldMeta(
-            "markers that begin reasoning, at most 16 of at most 256 bytes each; control tokens match by their spelling, "
-            "visible or not. Each marker begins a new section"
-        ),
+        "markers that begin reasoning, at most 16 of at most 256 bytes each; control tokens match by their spelling, "
+        "visible or not. Each marker begins a new section",
     ] = ("<think>",)
-    ends: Annotated[Sequence[str], FieldMeta("markers that end reasoning, at least one, with the same limits")] = ("</think>",)
-    begins_inside: Annotated[bool, FieldMeta("True if the prompt ends inside of reasoning")] = False
+    ends: Annotated[Sequence[str], "markers that end reasoning, at least one, with the same limits"] = ("</think>",)
+    begins_inside: Annotated[bool, "True if the prompt ends inside of reasoning"] = False
     budget: Annotated[
         int | None,
         FieldMeta(
@@ -38,9 +36,7 @@ class ReasoningConfig(msgspec.Struct, frozen=True, kw_only=True):
             2**32 - 1,
         ),
     ] = None
-    message: Annotated[str, FieldMeta("text appended before the end marker when the budget is used up, at most 16,384 bytes")] = (
-        ""
-    )
+    message: Annotated[str, "text appended before the end marker when the budget is used up, at most 16,384 bytes"] = ""
 
 
 @described
@@ -49,13 +45,11 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
 
     kind: Annotated[
         Literal["word", "pattern", "pattern_full", "token"],
-        FieldMeta(
-            "`word`: the text `value` anywhere; if it is a single token, which must be in `Request.preserved_tokens`, that "
-            "token. `pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so "
-            "far. `token`: the token `token`. The grammar begins with the word, the token, or the first non-empty group of the "
-            "expression, else with its match. Expressions use the syntax of Rust's regex crate, over bytes and without Unicode "
-            "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text"
-        ),
+        "`word`: the text `value` anywhere; if it is a single token, which must be in `Request.preserved_tokens`, that "
+        "token. `pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so "
+        "far. `token`: the token `token`. The grammar begins with the word, the token, or the first non-empty group of the "
+        "expression, else with its match. Expressions use the syntax of Rust's regex crate, over bytes and without Unicode "
+        "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text",
     ]
-    value: Annotated[str, FieldMeta("the word or the expression")] = ""
-    token: Annotated[int | None, FieldMeta("the token's id")] = None
+    value: Annotated[str, "the word or the expression"] = ""
+    token: Annotated[int | None, "the token's id"] = None

@@ -24,7 +24,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         int | None,
         FieldMeta("maximum tokens of one completion; None is the rest of the context, 0 only computes the prompt", 0, 2**32 - 1),
     ] = None
-    stop: Annotated[str | Sequence[str], FieldMeta("stop string, or several; the text ends before it")] = ()
+    stop: Annotated[str | Sequence[str], "stop string, or several; the text ends before it"] = ()
     seed: Annotated[
         int | None,
         FieldMeta(
@@ -36,9 +36,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
     ] = None
     penalty_prompt: Annotated[
         Sequence[int] | None,
-        FieldMeta(
-            "tokens that the penalties use in place of the prompt, at most as many as a slot's context; None is the prompt"
-        ),
+        "tokens that the penalties use in place of the prompt, at most as many as a slot's context; None is the prompt",
     ] = None
     logprobs: Annotated[
         int | None,
@@ -48,51 +46,37 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
             1_000,
         ),
     ] = None
-    post_sampling_probs: Annotated[bool, FieldMeta("report probabilities after the samplers, not those of the model")] = False
-    grammar: Annotated[str | None, FieldMeta("GBNF grammar that every completion must match, starting at the rule `root`")] = None
+    post_sampling_probs: Annotated[bool, "report probabilities after the samplers, not those of the model"] = False
+    grammar: Annotated[str | None, "GBNF grammar that every completion must match, starting at the rule `root`"] = None
     json_schema: Annotated[
         JsonSchema | None,
-        FieldMeta(
-            "JSON schema that every completion must match, as JSON text; excludes `grammar`. Also a mapping, or a type to derive "
-            "the schema from: a struct, a dataclass, a pydantic model"
-        ),
+        "JSON schema that every completion must match, as JSON text; excludes `grammar`. Also a mapping, or a type to derive "
+        "the schema from: a struct, a dataclass, a pydantic model",
     ] = None
     grammar_lazy: Annotated[
         bool,
-        FieldMeta(
-            "activate the grammar, or the schema, only when one of `grammar_triggers` matches: text before it is unconstrained, "
-            "and text after it must match. The grammar begins where the trigger specifies, at most 65,536 bytes before the token "
-            "that completes the trigger; tokens that would begin it with invalid text are not sampled"
-        ),
+        "activate the grammar, or the schema, only when one of `grammar_triggers` matches: text before it is unconstrained, "
+        "and text after it must match. The grammar begins where the trigger specifies, at most 65,536 bytes before the token "
+        "that completes the trigger; tokens that would begin it with invalid text are not sampled",
     ] = False
     grammar_triggers: Annotated[
         Sequence[GrammarTrigger],
-        FieldMeta(
-            "triggers of a lazy grammar, 1 to 64, at most 16,384 bytes together. The first that matches after a token applies"
-        ),
+        "triggers of a lazy grammar, 1 to 64, at most 16,384 bytes together. The first that matches after a token applies",
     ] = ()
     preserved_tokens: Annotated[
         Sequence[str],
-        FieldMeta(
-            "texts of single tokens that are included in the output, even if they are control or end tokens; at most 256, of "
-            "16,384 bytes together. A text that is not a single token of this model is ignored"
-        ),
+        "texts of single tokens that are included in the output, even if they are control or end tokens; at most 256, of "
+        "16,384 bytes together. A text that is not a single token of this model is ignored",
     ] = ()
-    reasoning: Annotated[
-        ReasoningConfig | None, FieldMeta("markers and budget of reasoning; None treats reasoning like other text")
-    ] = None
+    reasoning: Annotated[ReasoningConfig | None, "markers and budget of reasoning; None treats reasoning like other text"] = None
     context_shift: Annotated[
         bool,
-        FieldMeta(
-            "when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending"
-        ),
+        "when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending",
     ] = False
     n_keep: Annotated[
         int | None,
-        FieldMeta(
-            "number of tokens at the beginning that a context shift keeps, in addition to a BOS token, but never the last four "
-            "of a context; None keeps the whole prompt"
-        ),
+        "number of tokens at the beginning that a context shift keeps, in addition to a BOS token, but never the last four "
+        "of a context; None keeps the whole prompt",
     ] = 0
     n_discard: Annotated[
         int, FieldMeta("number of tokens that a context shift drops; 0 is half of those after n_keep", 0, 2**32 - 1)
