@@ -1,6 +1,7 @@
 """Scoring of continuations: log-probabilities of texts after a prompt."""
 
 import math
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Annotated, Protocol, TypeAlias, TypedDict
@@ -8,8 +9,9 @@ from typing import Annotated, Protocol, TypeAlias, TypedDict
 import msgspec
 
 from weft._native import Model, Stream
+from weft.completion import Completion
 from weft.errors import InvalidRequestError, QueueFullError
-from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
+from weft.events import Logprob, Usage
 from weft.fields.meta import described
 from weft.request import Request
 
@@ -47,19 +49,11 @@ class ScoreOptions(TypedDict, total=False):
 
 
 @described
-class ScoredToken(msgspec.Struct, frozen=True, gc=False):
-    """One token of a continuation."""
+class ScoredToken(Logprob, frozen=True, gc=False):
+    """One token of a continuation, with its log-probability given all tokens before it."""
 
-    token: Annotated[int, "the token id"]
-    bytes: Annotated[bytes, "bytes of the token, possibly not a complete character"]
-    logprob: Annotated[float, "natural logarithm of its probability, given all tokens before it; 0 or less"]
     is_greedy: Annotated[bool, "True if no other token is more likely at this position"]
     top: Annotated[tuple[Logprob, ...], "the `top_logprobs` most likely tokens at this position, most likely first"] = ()
-
-    @property
-    def text(self) -> str:
-        """The bytes decoded as UTF-8, with U+FFFD for invalid sequences."""
-        return self.bytes.decode(errors="replace")
 
 
 @described
@@ -143,11 +137,18 @@ async def _scores_in_order(engine: Generating, requests: Iterator[Request], top_
     streams: deque[Stream] = deque()
     try:
         for request in requests:
-            if len(streams) == N_AHEAD:
+            is_queued = False
+            while not is_queued:
+                if len(streams) < N_AHEAD:
+                    try:
+                        streams.append(engine.stream(request))
+                        is_queued = True
+                        continue
+                    except QueueFullError:
+                        # Own requests will leave the queue.
+                        if not streams:
+                            raise
                 yield await _score(streams.popleft(), top_logprobs)
-            while (stream := _try_submit(engine, request, can_wait=bool(streams))) is None:
-                yield await _score(streams.popleft(), top_logprobs)
-            streams.append(stream)
         while streams:
             yield await _score(streams.popleft(), top_logprobs)
     finally:
@@ -155,38 +156,15 @@ async def _scores_in_order(engine: Generating, requests: Iterator[Request], top_
             stream.close()
 
 
-def _try_submit(engine: Generating, request: Request, *, can_wait: bool) -> Stream | None:
-    """Submits a request. Returns None if the queue is full and `can_wait`, in which case own requests will leave it."""
-    try:
-        return engine.stream(request)
-    except QueueFullError:
-        if can_wait:
-            return None
-        raise
-
-
 async def _score(stream: Stream, top_logprobs: int) -> Score:
-    scored: list[ScoredToken] = []
-    usage: Usage | None = None
-    try:
-        while events := await stream.next_batch():
-            for event in events:
-                if isinstance(event, PromptLogprobs):
-                    scored += [_token(logprobs, top_logprobs) for logprobs in event.logprobs if logprobs is not None]
-                elif isinstance(event, Finished):
-                    usage = event.usage
-    finally:
-        stream.close()
-    assert usage is not None, "a stream that ends without an error has reported the end of its branch"
-    return Score(logprob=math.fsum(token.logprob for token in scored), tokens=tuple(scored), usage=usage)
-
-
-def _token(logprobs: Logprobs, top_logprobs: int) -> ScoredToken:
-    chosen, top = logprobs.chosen, logprobs.top
-    return ScoredToken(
-        token=chosen.token,
-        bytes=chosen.bytes,
-        logprob=chosen.logprob,
-        is_greedy=chosen.logprob >= top[0].logprob,
-        top=top[:top_logprobs],
+    completion = await Completion.collect(stream, max_bytes=sys.maxsize)
+    tokens = tuple(
+        ScoredToken(
+            *(entry.chosen.token, entry.chosen.bytes, entry.chosen.logprob),
+            is_greedy=entry.chosen.logprob >= entry.top[0].logprob,
+            top=entry.top[:top_logprobs],
+        )
+        for entry in completion.prompt_logprobs
+        if entry is not None
     )
+    return Score(logprob=math.fsum(token.logprob for token in tokens), tokens=tokens, usage=completion.choices[0].usage)
