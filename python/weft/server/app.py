@@ -22,11 +22,10 @@ from weft.server.cache_api.routes import api as cache_api
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
 from weft.server.compat.stream import api as compat_api
-from weft.server.context import RequestContext
+from weft.server.context import CONVERSATION, RequestContext
 from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
-from weft.server.inference.caller import CONVERSATION
 from weft.server.json_request import bodies_budget
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import api as llamacpp_api

@@ -1,19 +1,73 @@
-"""The dependency that routes receive."""
+"""What routes receive: the services of the application, and the client of the request."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from weft import InvalidRequestError
 from weft.server.auth import current_owner
-from weft.server.inference.caller import Caller
+from weft.server.inference.generation import Generation
+from weft.server.request_fields import requests
+from weft.server.request_fields.fields import CompletionFields
 from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormats
+from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse
+from weft.server.streaming.responses import Answer, BodyBuilder, CollectedResponse, StreamedResponse, StreamEncoder
 from weft.server.web_policy import require_trusted_sender
 
 if TYPE_CHECKING:
     from weft.server.responses.service import ResponseService
+
+
+CONVERSATION = "x-conversation-id"
+"""llama-server's header: name under which the stream can be resumed."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The client of one request."""
+
+    service: Service
+    owner: Owner
+    """Digest of the API key. Stored items are visible to their owner only."""
+    conversation: str | None
+    """Name under which the client wants to resume the stream, or None."""
+
+    async def respond(self, data: CompletionFields, generation: Generation, encoder: StreamEncoder | BodyBuilder) -> Answer[Any]:
+        """Returns the response of a generation: a stream or a complete response, as the body requests.
+
+        If the client named the stream, it is generated and recorded while the client is disconnected.
+
+        Raises:
+            InvalidRequestError: The name is too long.
+            StreamsFullError: There are too many recorded streams.
+        """
+        if not data.stream:
+            return Answer(CollectedResponse(generation, cast("BodyBuilder", encoder), self.service.collected))
+        stream = StreamedResponse(generation, cast("StreamEncoder", encoder), requests.ping_s(data, self.service.settings))
+        if self.conversation is None:
+            return Answer(stream)
+        return Answer(await self.recorded(stream, self.conversation, grace_s=GRACE_S))
+
+    async def recorded(self, answer: StreamedResponse, name: str, *, grace_s: float | None) -> RecordingResponse:
+        """Records the stream under a name.
+
+        Args:
+            answer: The stream.
+            name: Name under which the owner can resume it.
+            grace_s: Seconds that it continues without a reader; None is unlimited.
+
+        Raises:
+            InvalidRequestError: The name is too long.
+            StreamsFullError: There are too many recorded streams.
+        """
+        if len(name) > MAX_NAME:
+            answer.close()
+            message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
+            raise InvalidRequestError("X-Conversation-Id", message)
+        return RecordingResponse(await self.service.recordings.begin(self.owner, name, answer, grace_s=grace_s))
 
 
 @dataclass(frozen=True)
@@ -38,7 +92,7 @@ class RequestContext:
         """
         if self.conversation:
             require_trusted_sender("X-Conversation-Id")
-        return Caller(current_owner(), self.conversation or None, self.service.recordings)
+        return Caller(self.service, current_owner(), self.conversation or None)
 
 
 ContextDependency = NamedDependency[SkipValidation[RequestContext]]

@@ -14,22 +14,14 @@ from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSe
 from weft.server.auth import Keys
 from weft.server.compat import single_request_batching as srb
 from weft.server.cors import Cors
-from weft.server.errors import (
-    ClientDisconnectedError,
-    CrossOriginBodyError,
-    CrossOriginError,
-    ErrorResponses,
-    InvalidKeyError,
-    MisdirectedRequestError,
-    StillLoadingError,
-    TextsWaitingError,
-)
+from weft.server.errors import ErrorResponses, InvalidKeyError, ServerError, StillLoadingError
 from weft.server.page import DOCS, DOCS_FOLDER, PATHS, SCRIPT, docs_file, page, script
+from weft.server.refusals import Reason
 from weft.server.request_line import RequestLine
 from weft.server.service import Service
 from weft.server.static import Files
 from weft.server.streaming.client_timeouts import ClientTimeouts
-from weft.server.web_policy import Headers, WebPolicy
+from weft.server.web_policy import WebPolicy
 from weft.settings import Settings
 from weft.settings.keys import keys_of
 
@@ -91,16 +83,24 @@ class Gateway:
     async def _answer_client(self, scope: HTTPScope, client: ClientTimeouts) -> None:
         path = self._below_prefix(scope["path"])
         answer, is_open = await self._checked(scope, path)
-        headers = list(scope["headers"])
-        receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers, is_open=is_open))
+        headers, is_head = list(scope["headers"]), scope["method"] == "HEAD"
+        more = self._cors.headers(headers, is_open=is_open)
         if scope["method"] == "OPTIONS" and is_open:
-            send = _with_headers(send, self._cors.preflight(headers))
-        if scope["method"] == "HEAD":
-            scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
+            more = [*more, *self._cors.preflight(headers)]
+        if is_head:
+            scope = {**scope, "method": HttpMethod.GET}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *more]
+            elif message["type"] == "http.response.body" and is_head:  # The headers stay, including the length.
+                message["body"] = b""
+            await client.send(message)
+
         if answer is not None:
-            await answer(scope, receive, send)
+            await answer(scope, client.receive, send)
         else:
-            await self.litestar({**scope, "path": path or ""}, receive, send)
+            await self.litestar({**scope, "path": path or ""}, client.receive, send)
 
     async def _checked(self, scope: HTTPScope, path: str | None) -> tuple[ASGIResponse | None, bool]:
         """Applies the rules for web pages, then answers requests that need no route.
@@ -119,10 +119,8 @@ class Gateway:
             if (answer := await self._answer(scope, path)) is not None:
                 return answer, True
             self._policy.check_route(scope, path, sender)
-        except (MisdirectedRequestError, CrossOriginBodyError, CrossOriginError) as error:
-            return self._refused(scope, path, error), False
-        except (ClientDisconnectedError, TextsWaitingError) as error:  # Looking up a file may find its worker thread overloaded.
-            return self._refused(scope, path, error), True
+        except ServerError as error:  # Also of a file's lookup, whose worker thread may be overloaded.
+            return self._refused(scope, path, error), error.reason not in (Reason.WRONG_HOST, Reason.CROSS_ORIGIN)
         return None, self._policy.is_open(scope, path)
 
     def _below_prefix(self, path: str) -> str | None:
@@ -186,25 +184,3 @@ def _content_length(scope: HTTPScope) -> int | None:
 def _health_of_2024(refusal: Exception) -> dict[str, str]:
     """Returns the fields of `/health` from llama-server of 2024 for an engine that is not running."""
     return {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}
-
-
-def _with_headers(send: Send, headers: Headers) -> Send:
-    """Returns a `send` that adds headers to the response."""
-
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *headers]
-        await send(message)
-
-    return send_with_headers
-
-
-def _without_body(send: Send) -> Send:
-    """Returns a `send` that keeps the headers, including the length, and sends an empty body."""
-
-    async def send_without_body(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message["body"] = b""
-        await send(message)
-
-    return send_without_body

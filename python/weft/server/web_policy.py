@@ -6,7 +6,7 @@ neither. No I/O here; docs/guides/security.md lists what the rules promise.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import Enum
 from ipaddress import ip_address
@@ -202,11 +202,7 @@ class WebPolicy:
 
 def header(headers: Headers, name: bytes) -> bytes | None:
     """Returns the value of the first header with this name, which is in lower case."""
-    return next(_values(headers, name), None)
-
-
-def _values(headers: Headers, name: bytes) -> Iterator[bytes]:
-    return (value.strip() for given, value in headers if given == name)
+    return next((value.strip() for given, value in headers if given == name), None)
 
 
 def _is_same_origin(origin: bytes, host: bytes | None, scheme: str) -> bool:

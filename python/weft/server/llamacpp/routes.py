@@ -9,11 +9,10 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
 from weft.server.api import Api
-from weft.server.context import ContextDependency
+from weft.server.context import Caller, ContextDependency
 from weft.server.errors import NOT_SUPPORTED, SlotsBusyError
 from weft.server.executor import Purpose
 from weft.server.inference import embedding as run
-from weft.server.inference.caller import Caller
 from weft.server.inference.chat import rendered_text
 from weft.server.inference.submission import Submission
 from weft.server.llamacpp import completion as dialect
@@ -22,7 +21,6 @@ from weft.server.llamacpp import slots as places
 from weft.server.request_fields import branches
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.result import CompletionResult
-from weft.server.service import Service
 from weft.server.streaming.event_formats import EventFormat
 from weft.server.streaming.responses import Answer, AwaitedChunks, AwaitedResponse, ChunkedResponse
 from weft.server.web_policy import is_trusted_sender, require_trusted_sender
@@ -44,13 +42,13 @@ async def completion(
     if (new := dialect.system_prompt(data)) is None:
         if not is_trusted_sender():
             # Without the common system prompt: the response would reveal it and its stop strings, which other clients set.
-            return await _answer(data, parsed, service, caller, other)
-        return await _answer(data, dialect.with_system_prompt(parsed, common.current, common.tokens), service, caller, other)
+            return await _answer(data, parsed, caller, other)
+        return await _answer(data, dialect.with_system_prompt(parsed, common.current, common.tokens), caller, other)
     require_trusted_sender("the field system_prompt")
     # Media are decoded before the lock on the system prompt is taken.
     parsed = await service.with_media_read(parsed)
     async with common.changed(new) as tokens:
-        return await _answer(data, dialect.with_system_prompt(parsed, new, tokens), service, caller, other)
+        return await _answer(data, dialect.with_system_prompt(parsed, new, tokens), caller, other)
 
 
 @api.route("POST", "/infill", summary="Fill a gap", errors=NOT_SUPPORTED)
@@ -61,19 +59,15 @@ async def infill(
     service, caller = context.service, context.caller
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
-    return await _answer(data, parsed, service, caller)
+    return await _answer(data, parsed, caller)
 
 
 async def _answer(
-    data: schemas.CompletionBody | schemas.InfillBody,
-    parsed: Submission,
-    service: Service,
-    caller: Caller,
-    other: EventFormat | None = None,
+    data: schemas.CompletionBody | schemas.InfillBody, parsed: Submission, caller: Caller, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
-    generation = await service.submit(parsed)
-    encoder = dialect.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
-    return await caller.respond(data, generation, encoder, service)
+    generation = await caller.service.submit(parsed)
+    encoder = dialect.CompletionEncoder(data, generation, caller.service) if other is None else other.stream(generation)
+    return await caller.respond(data, generation, encoder)
 
 
 @api.route("POST", "/tokenize", summary="Tokenize a text", purpose=Purpose.TEXT)

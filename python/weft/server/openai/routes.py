@@ -29,7 +29,7 @@ async def create_completion(
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(parsed)
     encoder = completions.CompletionEncoder(data, generation, service) if other is None else other.stream(generation)
-    return await caller.respond(data, generation, encoder, service)
+    return await caller.respond(data, generation, encoder)
 
 
 @api.route("POST", "/v1/chat/completions", "/chat/completions", summary="Answer a chat", errors=NOT_SUPPORTED)
@@ -40,7 +40,7 @@ async def create_chat_completion(
     service, caller = context.service, context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
-    return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service), service)
+    return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service))
 
 
 @api.route("POST", "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", summary="Count the tokens of a chat")

@@ -1,14 +1,16 @@
 """Conversion of generations to reports. No I/O here."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from weft import CacheExplanation, InvalidRequestError, Slot
+from weft.request.branches import FORK_FIELDS
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import ForkSubmission
-from weft.server.request_fields import forks, prompts
+from weft.server.request_fields import prompts, requests
+from weft.server.request_fields.fields import FORK_NAMES, CompletionFields
 from weft.server.requests_api.schemas import BranchReport, ForkBody, ForkPlace, RequestReport, RequestsReport, RequestSummary
 from weft.server.response_fields.result import Branches
 from weft.server.service import Service
@@ -63,15 +65,34 @@ def n_branches(generation: Generation) -> int:
     return sum(generation.n_branches(prompt) for prompt in range(len(generation.streams)))
 
 
+_OTHER_NAMES = {
+    "n_predict": ("max_tokens",),
+    "max_completion_tokens": ("max_tokens",),
+    "t_max_predict_ms": ("max_predict_ms",),
+    "grammar": ("grammar", "json_schema"),
+    "json_schema": ("grammar", "json_schema"),
+    "response_format": ("grammar", "json_schema"),
+}
+"""Request fields that a body names differently."""
+
+
 def fork_submission(data: ForkBody, settings: Settings) -> ForkSubmission:
-    """Returns the fork request of a body.
+    """Returns the fork request of a body; options are those that the body sets, as request fields.
 
     Raises:
         InvalidRequestError: A field is invalid.
     """
+    given = {name: value for name in FORK_NAMES if (value := getattr(data, name)) is not None}
+    parsed = requests.template(CompletionFields(**given), settings, n=1)
+    changed = {field for name in given for field in _OTHER_NAMES.get(name, (name,))} & FORK_FIELDS
+    options: dict[str, Any] = {name: getattr(parsed, name) for name in changed - {"logit_bias", "penalty_prompt"}}
+    if data.n_probs is not None:
+        options["logprobs"] = data.n_probs or None
     at, unit = _fork_position(data.at)
-    return msgspec.structs.replace(
-        forks.fork_submission(data, settings),
+    return ForkSubmission(
+        options=options,
+        logit_bias=None if data.logit_bias is None else prompts.logit_bias(data.logit_bias),
+        penalty_prompt=None if data.penalty_prompt is None else prompts.penalty_prompt(data.penalty_prompt),
         n=1 if data.n is None else data.n,
         at=at,
         unit=unit,

@@ -14,9 +14,9 @@ from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import Content
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
+from weft.server.context import Caller
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.executor import Purpose
-from weft.server.inference.caller import Caller
 from weft.server.inference.chat import count_tokens, submit_chat
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import renamed
