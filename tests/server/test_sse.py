@@ -19,6 +19,7 @@ from weft import EngineStoppedError
 from weft.server import create_app
 from weft.server.memory_budget import responses_budget
 from weft.server.streaming import fair_scheduler, responses, sse
+from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
 
@@ -98,7 +99,7 @@ async def test_what_has_piled_up_leaves_in_writes_of_bounded_size_between_which_
     assert len(set(turns[-3:])) == 3
 
 
-class Turns:
+class Turns(Encoder):
     """Counts the turns that others have, and notes how many there were at each event of a whole answer."""
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     assert len(turns.noted) == len(set(turns.noted)) == 10
 
 
-class SilentForm:
+class SilentForm(Encoder):
     """Whose events show nothing, so that nothing is ever written of them."""
 
     def __init__(self) -> None:

@@ -191,7 +191,7 @@ async def test_where_the_one_before_cannot_be_computed_again_it_is_followed_all_
         await complete(client, system_prompt=one, n_predict=0)
         pin, failures = engine.pin, iter((None, None, weft.QueueFullError(1)))
 
-        async def pin_until_many_wait(tokens: Sequence[int]) -> weft.Prefix:
+        async def pin_until_many_wait(tokens: Sequence[int], **_: object) -> weft.Prefix:
             if (failure := next(failures)) is not None:
                 raise failure
             return await pin(tokens)
@@ -216,7 +216,7 @@ async def test_a_server_that_stops_meanwhile_says_nothing_of_it(
         await complete(client, system_prompt=SYSTEM, n_predict=0)
         pin = engine.pin
 
-        async def pin_and_stop(tokens: Sequence[int]) -> weft.Prefix:
+        async def pin_and_stop(tokens: Sequence[int], **_: object) -> weft.Prefix:
             pinned = await pin(tokens)
             await engine.close()
             return pinned

@@ -1,7 +1,7 @@
 """What routes receive: the services of the application, and the client of the request."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
@@ -12,9 +12,10 @@ from weft.server.inference.generation import Generation
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.service import Service
+from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.event_formats import EventFormats
 from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingResponse
-from weft.server.streaming.responses import Answer, BodyBuilder, CollectedResponse, StreamedResponse, StreamEncoder
+from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 
 CONVERSATION = "x-conversation-id"
 """llama-server's header: name under which the stream can be resumed."""
+
+
+def response_of(
+    data: CompletionFields, generation: Generation, encoder: Encoder, service: Service
+) -> StreamedResponse | CollectedResponse:
+    """Returns the response of a generation: a stream or a complete response, as the body requests."""
+    if data.stream:
+        return StreamedResponse(generation, encoder, requests.ping_s(data, service.settings))
+    return CollectedResponse(generation, encoder, service.collected)
 
 
 @dataclass(frozen=True)
@@ -35,21 +45,17 @@ class Caller:
     conversation: str | None
     """Name under which the client wants to resume the stream, or None."""
 
-    async def respond(self, data: CompletionFields, generation: Generation, encoder: StreamEncoder | BodyBuilder) -> Answer[Any]:
-        """Returns the response of a generation: a stream or a complete response, as the body requests.
-
-        If the client named the stream, it is generated and recorded while the client is disconnected.
+    async def respond(self, data: CompletionFields, generation: Generation, encoder: Encoder) -> Answer[Any]:
+        """Returns the response of a generation. If the client named the stream, it is recorded while the client is disconnected.
 
         Raises:
             InvalidRequestError: The name is too long.
             StreamsFullError: There are too many recorded streams.
         """
-        if not data.stream:
-            return Answer(CollectedResponse(generation, cast("BodyBuilder", encoder), self.service.collected))
-        stream = StreamedResponse(generation, cast("StreamEncoder", encoder), requests.ping_s(data, self.service.settings))
-        if self.conversation is None:
-            return Answer(stream)
-        return Answer(await self.recorded(stream, self.conversation, grace_s=GRACE_S))
+        response = response_of(data, generation, encoder, self.service)
+        if self.conversation is not None and isinstance(response, StreamedResponse):
+            return Answer(await self.recorded(response, self.conversation, grace_s=GRACE_S))
+        return Answer(response)
 
     async def recorded(self, answer: StreamedResponse, name: str, *, grace_s: float | None) -> RecordingResponse:
         """Records the stream under a name.

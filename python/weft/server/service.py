@@ -27,6 +27,7 @@ from weft.server.media.reader import MediaReader
 from weft.server.memory_budget import responses_budget
 from weft.server.model.auto_pinner import AutoPinner
 from weft.server.model.lifecycle import EngineState, Lifecycle
+from weft.server.model.pins import Pins
 from weft.server.model.system_prompt import CommonPrompt
 from weft.server.refusals import Refusals
 from weft.server.slot_files import SlotFiles
@@ -61,16 +62,18 @@ class Service:
         self.refusals = Refusals()
         self.executor = Executor()
         self.request_builder = RequestBuilder(engine)
-        self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
+        self.pins = Pins(engine)
+        self.common_prompt = CommonPrompt(self.pins, lambda text: self.prompt_tokens([text]))
         self.lifecycle = Lifecycle(
             engine,
             settings,
             self.executor,
+            self.pins,
             self.common_prompt,
             make_chat=lambda: ChatPipeline(engine, settings, self.usage_counters.count_malformed_call),
             on_unload=self._take_snapshots,
         )
-        self.sleep, self.pins = self.lifecycle.sleep, self.lifecycle.pins
+        self.sleep = self.lifecycle.sleep
         self.cache_lock = KeyedLock()
         """Serializes reads of the cache, each of which waits for a step and may return ten thousand nodes."""
         self.auto_pinner = AutoPinner(engine, self.pins, self.sleep, self.cache_lock)

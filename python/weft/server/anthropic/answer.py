@@ -7,12 +7,14 @@ import msgspec
 
 from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.server.anthropic.errors import shape
 from weft.server.anthropic.schemas import CreateMessage, MessageObject, TextBlock, ThinkingBlock, ToolUseBlock, Usage
+from weft.server.errors import describe
 from weft.server.inference.generation import Generation, end_reason, stop_string
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.service import Service
 from weft.server.streaming import sse
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 
 STOP_REASONS = {
     "end": "end_turn",
@@ -36,15 +38,13 @@ def frame(event: StreamEvent) -> bytes:
     return sse.named_frame(event["type"], event)
 
 
-PING = frame({"type": "ping"})
-"""Sent during silence."""
-
-
-class MessageEncoder(StreamEncoder):
+class MessageEncoder(Encoder):
     """Encodes a message: as a stream of its start, its content block by block, and its end; or complete.
 
     The number of cached prompt tokens is reported at the start, if known by then, and at the end.
     """
+
+    ping = frame({"type": "ping"})
 
     def __init__(self, data: CreateMessage, generation: Generation, service: Service) -> None:
         self._generation = generation
@@ -138,6 +138,10 @@ class MessageEncoder(StreamEncoder):
 
     def _usage(self, n_cached: int, n_predicted: int) -> Usage:
         return Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
+
+    def failure(self, error: Exception) -> bytes:
+        """Returns the last event of a failed stream."""
+        return frame(dict(shape(describe(error))))
 
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event. Returns the number of bytes by which memory use grew."""

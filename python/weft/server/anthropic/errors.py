@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.server.anthropic.schemas import MessagesError, MessagesErrorBody
-from weft.server.errors import ErrorObject, describe, errors_with, message_with_param
-from weft.server.streaming import sse
+from weft.server.errors import ErrorObject, errors_with, message_with_param
 
 _TYPES = {
     401: "authentication_error",
@@ -39,8 +38,3 @@ def _message(described: ErrorObject) -> str:
 def shape(described: ErrorObject) -> Mapping[str, Any]:
     """Returns the fields of an error body."""
     return {"type": "error", "error": _error(described)}
-
-
-def failure(error: Exception) -> bytes:
-    """Returns the last event of a failed stream."""
-    return sse.named_frame("error", shape(describe(error)))

@@ -4,16 +4,16 @@ from typing import Annotated
 
 from litestar.params import HeaderParameter, JSONBody
 
-from weft.server.anthropic import answer
-from weft.server.anthropic.errors import ERRORS, failure
+from weft.server.anthropic.answer import MessageEncoder
+from weft.server.anthropic.errors import ERRORS
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import check_version, parse
 from weft.server.api import Api
-from weft.server.context import ContextDependency
+from weft.server.context import ContextDependency, response_of
 from weft.server.executor import Purpose
 from weft.server.inference import chat as chats
 from weft.server.streaming.client_timeouts import n_body_bytes
-from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
+from weft.server.streaming.responses import Answer
 
 Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 
@@ -32,10 +32,7 @@ async def create_message(
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
     if (marked := chat.marked) is not None:
         chats.pin_prefix(marked.fields, generation, service, key=marked.key, seconds=marked.seconds)
-    encoder = answer.MessageEncoder(data, generation, service)
-    if not data.stream:
-        return Answer(CollectedResponse(generation, encoder, service.collected))
-    return Answer(StreamedResponse(generation, encoder, service.settings.ping_s, ping=answer.PING, failure=failure))
+    return Answer(response_of(chat.fields, generation, MessageEncoder(data, generation, service), service))
 
 
 @api.route("POST", "/v1/messages/count_tokens", summary="Count the tokens of a message")

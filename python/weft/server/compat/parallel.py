@@ -7,7 +7,7 @@ from weft.server.inference.generation import Generation
 from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import sse
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
 _NEUTRAL: dict[str, neutral.Accepts] = {
@@ -25,7 +25,7 @@ def prepared(data: CompletionFields, _: Settings) -> CompletionFields:
     return msgspec.structs.replace(data, stream=True, n=1)
 
 
-class ChunkEncoder(StreamEncoder):
+class ChunkEncoder(Encoder):
     """Encodes one event for each token that adds text. Closing the connection ends the stream."""
 
     def __init__(self, _: Generation) -> None:

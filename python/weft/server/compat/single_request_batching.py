@@ -11,7 +11,7 @@ from weft.server.request_fields import neutral
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.service import Service
 from weft.server.streaming import sse
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
 DEFAULT_N = 8
@@ -43,7 +43,7 @@ def _frame(event: str, **fields: object) -> bytes:
     return sse.spaced_frame({"event": event, **fields})
 
 
-class ChunkEncoder(StreamEncoder):
+class ChunkEncoder(Encoder):
     """Encodes one event for each token that adds text, in order of time. Completions are numbered over all prompts.
 
     Withheld text (half a character, or a possible beginning of a stop string) comes with the token that completes it, or else in

@@ -16,7 +16,8 @@ from weft.server.inference.submission import Submission
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import ndjson, sse
-from weft.server.streaming.responses import Answer, StreamedResponse, StreamEncoder
+from weft.server.streaming.encoder import Encoder
+from weft.server.streaming.responses import Answer, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 from weft.settings import Settings
 
@@ -88,15 +89,13 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
     raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be text or ndjson")
 
 
-def failure(error: Exception) -> bytes:
-    """Returns the last line of a failed stream. It is an object, unlike the lines of tokens."""
-    return ndjson.line(ErrorBody(describe(error)))
-
-
-class LineEncoder(StreamEncoder):
+class LineEncoder(Encoder):
     """Encodes the prompt, then one line for each token that adds text. In plain text, a line-break token is an empty line."""
 
-    def __init__(self, prompt: str, write: Callable[[str], bytes]) -> None:
+    ping = None
+
+    def __init__(self, prompt: str, content_type: str, write: Callable[[str], bytes]) -> None:
+        self.headers = sse.HEADERS | {"content-type": content_type}
         self._prompt: str | None = prompt
         self._write = write
 
@@ -108,6 +107,10 @@ class LineEncoder(StreamEncoder):
             texts.append(event.text)
         return [self._write(text) for text in texts]
 
+    def failure(self, error: Exception) -> bytes:
+        """Returns the last line of a failed stream. It is an object, unlike the lines of tokens."""
+        return ndjson.line(ErrorBody(describe(error)))
+
 
 @api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
 async def stream(
@@ -117,12 +120,10 @@ async def stream(
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
     service = context.service
-    content_type, write = line_form(format)
+    form = line_form(format)
     parsed = submission(data, service.settings)
     if data.cache:
         require_trusted_sender("the field cache")
         await restore_or_save(service, data.cache, data.prompt or "")
     generation = await service.submit(parsed)
-    headers = sse.HEADERS | {"content-type": content_type}
-    form = LineEncoder(data.prompt or "", write)
-    return Answer(StreamedResponse(generation, form, None, headers=headers, failure=failure))
+    return Answer(StreamedResponse(generation, LineEncoder(data.prompt or "", *form), None))

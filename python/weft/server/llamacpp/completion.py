@@ -14,8 +14,8 @@ from weft.server.response_fields.progress import RunningReports
 from weft.server.response_fields.result import Branches, BranchResults, projected
 from weft.server.service import Service
 from weft.server.streaming import sse
+from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import filled, list_of_pieces
-from weft.server.streaming.responses import StreamEncoder
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt
 
@@ -83,7 +83,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
     return msgspec.structs.replace(parsed, prompts=[prompts.pieces(data.input_prefix or "")], gap=gap)
 
 
-class CompletionEncoder(StreamEncoder):
+class CompletionEncoder(Encoder):
     """Encodes completions: as a stream, or complete as one object, or as a list in order of `index`.
 
     A stream has progress of the prompt, one event per token, and one with `"stop": true` at the end of each branch. Text that is

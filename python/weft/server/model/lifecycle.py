@@ -56,6 +56,7 @@ class Lifecycle:
         engine: Engine,
         settings: Settings,
         executor: Executor,
+        pins: Pins,
         common_prompt: CommonPrompt,
         *,
         make_chat: Callable[[], ChatPipeline],
@@ -67,15 +68,15 @@ class Lifecycle:
             engine: The engine.
             settings: The server's settings.
             executor: Worker threads.
-            common_prompt: System prompt, computed at the start and again after reloading.
+            pins: Pinned prefixes, which are pinned again after reloading.
+            common_prompt: System prompt, computed at the start.
             make_chat: Creates the chat pipeline of the loaded model.
             on_unload: Called before the model is unloaded.
         """
         self._engine = engine
         self._settings = settings
         self._executor = executor
-        self.pins = Pins(engine)
-        """Pinned prefixes, which are pinned again after reloading."""
+        self._pins = pins
         self._common_prompt = common_prompt
         self._make_chat = make_chat
         self._on_unload = on_unload
@@ -205,7 +206,7 @@ class Lifecycle:
 
     async def _unload(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model. Returns False if a request arrived before unloading began."""
-        await self.pins.save_pinned()
+        await self._pins.save_pinned()
         cache_exports = await self._engine.export_cache(should_continue=lambda: not is_needed())
         if is_needed():
             return False
@@ -247,8 +248,6 @@ class Lifecycle:
             raise
         except (WeftError, OSError) as error:
             logger.warning("the saved prompt could not be restored: %s", error)
-        common = self._common_prompt.prefix
-        pinned = await self.pins.pin_again()
-        self._common_prompt.set_prefix(None if common is None else pinned.get(common.id))
+        await self._pins.pin_again()
         # Not earlier: a retry after a failure needs them.
         self._cache_exports = []

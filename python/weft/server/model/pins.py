@@ -38,7 +38,7 @@ class Pins:
         self._highest = max(self._highest, number)
         return number
 
-    async def pin(self, tokens: Sequence[int], adapters: Adapters) -> Pinned:
+    async def pin(self, tokens: Sequence[int], adapters: Adapters = None) -> Pinned:
         """Pins a prefix, as [`weft.Engine.pin`] does."""
         prefix = await self._engine.pin(tokens, adapters=adapters)
         number = self._number(prefix)
@@ -70,19 +70,15 @@ class Pins:
         """
         self._to_restore = await self.all()
 
-    async def pin_again(self) -> dict[int, Prefix]:
+    async def pin_again(self) -> None:
         """Pins the stored prefixes again, in the same order. Must be called after the engine woke, before any other pin.
 
         Prefixes for which there is no room any more are dropped with a warning.
-
-        Returns:
-            The new prefixes, by the engine's previous ids.
 
         Raises:
             EngineStoppedError: The engine was closed or has died.
         """
         self._offset, self._stable_ids = self._highest + 1, {}
-        now: dict[int, Prefix] = {}
         for number, before in self._to_restore:
             try:
                 prefix = await self._engine.pin(before.tokens, adapters=self._adapters.get(number))
@@ -93,6 +89,4 @@ class Pins:
                 self._adapters.pop(number, None)
                 continue
             self._stable_ids[prefix.id] = number
-            now[before.id] = prefix
         self._to_restore = []
-        return now

@@ -5,7 +5,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from weft import Engine, EngineStoppedError, PinBudgetError, Prefix, WeftError
+from weft import EngineStoppedError, PinBudgetError, WeftError
+from weft.server.model.pins import Pins
 from weft.settings.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 
 logger = logging.getLogger(__name__)
@@ -14,13 +15,14 @@ logger = logging.getLogger(__name__)
 class CommonPrompt:
     """The system prompt of a server, pinned so that requests do not compute it again."""
 
-    def __init__(self, engine: Engine, tokenize: Callable[[str], Awaitable[Sequence[int]]]) -> None:
+    def __init__(self, pins: Pins, tokenize: Callable[[str], Awaitable[Sequence[int]]]) -> None:
         self.current = NO_SYSTEM_PROMPT
         self.tokens: Sequence[int] = ()
         """Tokens of the text with the model's opening tokens; empty if there is no text."""
-        self._engine = engine
+        self._pins = pins
         self._tokenize = tokenize
-        self._prefix: Prefix | None = None
+        self._pinned: int | None = None
+        """Id of the pinned prefix, if it was pinned."""
         self._changing = asyncio.Lock()
 
     @asynccontextmanager
@@ -42,14 +44,16 @@ class CommonPrompt:
                 self.current = new
                 return
             tokens = await self._tokenize(new.prompt) if new.prompt else ()
-            prefix = await self._pin(tokens)
+            pinned = await self._pin(tokens)
             try:
                 yield tokens
             except BaseException:
-                await self._discard(prefix)
+                with suppress(EngineStoppedError):
+                    await self._unpin(pinned)
+                await self._pin_again()
                 raise
             self.current, self.tokens = new, tokens
-            await self._take(prefix)
+            await self._replace(pinned)
 
     async def follow_adapters(self) -> None:
         """Computes the system prompt for the current adapter set and unpins the previous version.
@@ -63,56 +67,47 @@ class CommonPrompt:
             if not self.tokens:
                 return
             try:
-                await self._take(await self._pin(self.tokens))
+                await self._replace(await self._pin(self.tokens))
             except EngineStoppedError:
                 raise
             except WeftError as error:
                 logger.warning("the system prompt could not be computed for the adapters that are set now: %s", error)
 
     @property
-    def prefix(self) -> Prefix | None:
-        """The pinned prefix; None if there is no text or no room for it."""
-        return self._prefix
+    def _is_pinned(self) -> bool:
+        return self._pinned is not None and self._pins.has(self._pinned)
 
-    def set_prefix(self, prefix: Prefix | None) -> None:
-        """Sets the pinned prefix after the engine woke."""
-        self._prefix = prefix
-
-    async def _pin(self, tokens: Sequence[int]) -> Prefix | None:
+    async def _pin(self, tokens: Sequence[int]) -> int | None:
         """Pins tokens. If there is no room for both, unpins the current prefix first."""
         if not tokens:
             return None
         try:
-            return await self._engine.pin(tokens)
+            return (await self._pins.pin(tokens)).id
         except PinBudgetError:
-            if self._prefix is None:
+            if not self._is_pinned:
                 raise
         try:
-            await self._take(None)
-            return await self._engine.pin(tokens)
+            await self._replace(None)
+            return (await self._pins.pin(tokens)).id
         except BaseException:
             await self._pin_again()
             raise
 
-    async def _take(self, prefix: Prefix | None) -> None:
+    async def _replace(self, pinned: int | None) -> None:
         """Replaces the pinned prefix."""
-        old, self._prefix = self._prefix, prefix
-        if old is not None:
-            await self._engine.unpin(old)
+        old, self._pinned = self._pinned, pinned
+        await self._unpin(old)
 
-    async def _discard(self, new: Prefix | None) -> None:
-        """Unpins a prefix that does not take effect."""
-        with suppress(EngineStoppedError):
-            if new is not None:
-                await self._engine.unpin(new)
-        await self._pin_again()
+    async def _unpin(self, pinned: int | None) -> None:
+        if pinned is not None:
+            await self._pins.unpin(pinned)
 
     async def _pin_again(self) -> None:
         """Pins the current prefix again if it had to make room. On failure, requests still use it, unpinned."""
-        if self._prefix is not None or not self.tokens:
+        if self._is_pinned or not self.tokens:
             return
         try:
-            self._prefix = await self._engine.pin(self.tokens)
+            self._pinned = (await self._pins.pin(self.tokens)).id
         except EngineStoppedError:
             pass
         except WeftError as error:

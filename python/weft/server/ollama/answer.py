@@ -20,8 +20,8 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields.probabilities import TokenProbability, token_probability
 from weft.server.service import Service
 from weft.server.streaming import ndjson
+from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import GAP, filled, json_list
-from weft.server.streaming.responses import StreamEncoder
 
 DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "stop"}
 
@@ -90,8 +90,11 @@ def chat_answer(model: str, delta: Delta, ending: Mapping[str, Any]) -> ChatAnsw
     return ChatAnswer(message=message, **_common(model, delta, ending))
 
 
-class AnswerEncoder(StreamEncoder):
+class AnswerEncoder(Encoder):
     """Encodes an answer: a line for each token that adds content, and one with `"done": true` at the end; or one object."""
+
+    headers = ndjson.HEADERS
+    ping = None
 
     def __init__(
         self,
@@ -142,6 +145,10 @@ class AnswerEncoder(StreamEncoder):
         if isinstance(event, Finished):
             answers.append(self._answer(EMPTY, self._ending(event)))
         return [ndjson.line(answer) for answer in answers]
+
+    def failure(self, error: Exception) -> bytes:
+        """Returns the last line of a failed stream."""
+        return ndjson.line(shape(describe(error)))
 
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event. Returns the number of bytes by which memory use grew."""
@@ -241,8 +248,3 @@ ERRORS = errors_with(OllamaError)
 def shape(described: ErrorObject) -> Mapping[str, Any]:
     """Returns the fields of an error body."""
     return {"error": message_with_param(described)}
-
-
-def failure(error: Exception) -> bytes:
-    """Returns the last line of a failed stream."""
-    return ndjson.line(shape(describe(error)))

@@ -13,7 +13,7 @@ from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server.api import Api
 from weft.server.awake import arrived_ns
-from weft.server.context import ContextDependency
+from weft.server.context import ContextDependency, response_of
 from weft.server.executor import Purpose
 from weft.server.inference import embedding
 from weft.server.inference.chat import submit_chat
@@ -23,10 +23,9 @@ from weft.server.memory_budget import Reservation
 from weft.server.ollama import answer, models, schemas, translate
 from weft.server.request_fields import prompts, requests
 from weft.server.service import Service
-from weft.server.streaming import ndjson
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list
-from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse, CollectedResponse, StreamedResponse
+from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse
 
 Given = TypeVar("Given", bound=schemas.GenerationFields)
 
@@ -109,10 +108,7 @@ def _answer(
     includes_context: bool = False,
 ) -> Answer[Any]:
     encoder = answer.AnswerEncoder(parsed.fields, generation, service, shape, timer, includes_context=includes_context)
-    if not parsed.fields.stream:
-        return Answer(CollectedResponse(generation, encoder, service.collected))
-    # Lines of JSON cannot include comments.
-    return Answer(StreamedResponse(generation, encoder, None, headers=ndjson.HEADERS, failure=answer.failure))
+    return Answer(response_of(parsed.fields, generation, encoder, service))
 
 
 def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:

@@ -18,7 +18,7 @@ from weft.server.response_fields.result import Branches, BranchResults, Completi
 from weft.server.response_fields.timings import timings
 from weft.server.service import Service
 from weft.server.streaming import sse
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 
 Verbose = tuple[CompletionResult | msgspec.UnsetType, list[bytes]]
 """llama-server's result of a branch with a gap for its probabilities, and their chunks."""
@@ -26,7 +26,7 @@ Verbose = tuple[CompletionResult | msgspec.UnsetType, list[bytes]]
 NOT_VERBOSE: Verbose = msgspec.UNSET, []
 
 
-class ChoiceEncoder(StreamEncoder):
+class ChoiceEncoder(Encoder):
     """Encodes completions in chunks, or as one object. Subclasses make the choices of their format.
 
     A stream has chunks with what each token adds to its branch, one at a branch's end, and `[DONE]` last. Text that is withheld

@@ -14,7 +14,7 @@ from weft.server.requests_api.schemas import ForkEnd, ForkEvent
 from weft.server.response_fields.timings import timings
 from weft.server.service import Service
 from weft.server.streaming import sse
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 from weft.work.threads import LONG_TEXT
 
 MAX_REPARSED = 65_536
@@ -115,7 +115,7 @@ def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
         made.close()
 
 
-class ForkEncoder(StreamEncoder):
+class ForkEncoder(Encoder):
     """Encodes one event per token, and one with `"stop": true` at the end of each fork."""
 
     def __init__(self, generation: Generation) -> None:

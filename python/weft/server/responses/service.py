@@ -131,9 +131,9 @@ class ResponseService:
             kept.writing = writing
             self.store.keep(kept)
         if not (data.stream or data.background):
-            return CollectedResponse(generation, writing, self._service.collected, failure=writing.fail)
+            return CollectedResponse(generation, writing, self._service.collected)
         ping_s = requests.ping_s(parsed.chat, self._service.settings)
-        answer = StreamedResponse(generation, writing, ping_s, failure=writing.failure, opening=writing.opening())
+        answer = StreamedResponse(generation, writing, ping_s)
         name = caller.conversation or (response.id if data.background else None)
         if name is None:
             return answer

@@ -18,8 +18,8 @@ from weft.server.responses import events, schemas
 from weft.server.responses.events import PendingEvent
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
 from weft.server.responses.items import Part as ContentPart
+from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
-from weft.server.streaming.responses import StreamEncoder
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Final states."""
@@ -66,7 +66,7 @@ class _OpenItem:
             self._new, self._n_new = [], 0
 
 
-class ResponseWriter(StreamEncoder):
+class ResponseWriter(Encoder):
     """A response with its items and events. Content stays in memory until the end, whose events repeat it.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.inference.generation import Generation
-from weft.server.streaming.responses import StreamEncoder
+from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
 
@@ -15,7 +15,7 @@ class EventFormat(NamedTuple):
 
     prepared: Callable[[Any, Settings], Any]
     """Returns the body adapted to this format; refuses fields that the format cannot represent."""
-    stream: Callable[[Generation], StreamEncoder]
+    stream: Callable[[Generation], Encoder]
     """Creates the encoder."""
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from litestar import Response
@@ -16,8 +16,8 @@ from weft import Event
 from weft.server.inference.generation import Generation
 from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.response_fields.explanation import explanation_header
-from weft.server.streaming import sse
 from weft.server.streaming.client_timeouts import run_while_connected
+from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.fair_scheduler import TimeSlice, yield_fairly
 from weft.server.streaming.json_chunks import groups
 
@@ -34,27 +34,6 @@ logprobs each would block the event loop for many seconds. This size is reached 
 thousand logprobs, within milliseconds."""
 
 
-class StreamEncoder(Protocol):
-    """Encodes a stream in one API's format."""
-
-    def frames(self, prompt: int, event: Event) -> Sequence[bytes]:
-        """Returns the frames of the next event of a prompt, as chunks; a frame may have several."""
-
-    def end(self) -> bytes:
-        """Returns the bytes after the last event of the last branch; by default none."""
-        return b""
-
-
-class BodyBuilder(Protocol):
-    """Encodes a complete response in one API's format."""
-
-    def add(self, prompt: int, event: Event) -> int:
-        """Adds the next event of a prompt. Returns the number of bytes by which memory use grew."""
-
-    def body(self) -> Sequence[bytes]:
-        """Returns the JSON in chunks, once every branch has finished."""
-
-
 class StreamedResponse(ASGIResponse):
     """An event stream. Frames of a step are sent in one write; during silence, `ping` is sent.
 
@@ -62,27 +41,11 @@ class StreamedResponse(ASGIResponse):
     it is sent with a ping, to confirm to the client that the request was received.
     """
 
-    def __init__(
-        self,
-        generation: Generation,
-        form: StreamEncoder,
-        ping_s: float | None,
-        *,
-        headers: Mapping[str, str] = sse.HEADERS,
-        ping: bytes = sse.PING,
-        failure: Callable[[Exception], bytes] = sse.error_frame,
-        opening: bytes = b"",
-    ) -> None:
-        super().__init__(headers={**headers, REQUEST_ID: generation.id})
-        self.failure = failure
-        """Encodes the error that ends a stream prematurely."""
-        self._silence = ping
-        """Bytes sent during silence."""
-        self._opening = opening
-        """Bytes sent immediately, before any event."""
+    def __init__(self, generation: Generation, encoder: Encoder, ping_s: float | None) -> None:
+        super().__init__(headers={**encoder.headers, REQUEST_ID: generation.id})
         del self.headers["content-length"]
         self._generation = generation
-        self._form = form
+        self._encoder = encoder
         self._ping_s = ping_s
         self._is_started = False
         self._sending = asyncio.Lock()
@@ -98,6 +61,10 @@ class StreamedResponse(ASGIResponse):
         finally:
             self.close()
 
+    def failure(self, error: Exception) -> bytes:
+        """Returns the bytes that end the stream prematurely."""
+        return self._encoder.failure(error)
+
     def close(self) -> None:
         """Cancels the generation. Must be called once no task reads it."""
         self._generation.close()
@@ -105,13 +72,14 @@ class StreamedResponse(ASGIResponse):
     async def write(self, send: Send) -> None:
         """Streams to `send` until the last event or an error, without watching for a disconnect."""
         self._last_write = time.monotonic()
-        pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
+        ping, ping_s = self._encoder.ping, self._ping_s
+        pinging = None if ping is None or ping_s is None else asyncio.create_task(self._ping(send, ping, ping_s))
         try:
-            if self._opening:
-                await self._write(send, [self._opening], len(self._opening))
+            if opening := self._encoder.opening():
+                await self._write(send, [opening], len(opening))
             while batches := await self._generation.next_batches():
                 await self._write_events(send, batches)
-            tail = self._form.end()
+            tail = self._encoder.end()
         except Exception as error:
             if not self._is_started:
                 raise
@@ -135,7 +103,7 @@ class StreamedResponse(ASGIResponse):
         self._time_slice.begin()
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
             try:
-                pieces = self._form.frames(prompt, event)
+                pieces = self._encoder.frames(prompt, event)
             except Exception:
                 await self._write(send, waiting, n_bytes)
                 raise
@@ -156,11 +124,11 @@ class StreamedResponse(ASGIResponse):
             self._n_unyielded += n_bytes
             await self._write(send, waiting, n_bytes)
 
-    async def _ping(self, send: Send, ping_s: float) -> None:
+    async def _ping(self, send: Send, ping: bytes, ping_s: float) -> None:
         while True:
             await asyncio.sleep(self._last_write + ping_s - time.monotonic())
             if time.monotonic() >= self._last_write + ping_s:
-                await self._write(send, [self._silence], len(self._silence))
+                await self._write(send, [ping], len(ping))
 
     async def _write(self, send: Send, pieces: Sequence[bytes], n_bytes: int) -> None:
         """Writes whole frames of `n_bytes` in total; other writes cannot come between their chunks."""
@@ -200,20 +168,11 @@ class ChunkedResponse(ASGIResponse):
 class CollectedResponse(ASGIResponse):
     """A JSON response that is collected until every branch has finished. Exceeding the memory budget ends it with an error."""
 
-    def __init__(
-        self,
-        generation: Generation,
-        form: BodyBuilder,
-        budget: MemoryBudget,
-        *,
-        failure: Callable[[Exception], object] = lambda _: None,
-    ) -> None:
+    def __init__(self, generation: Generation, encoder: Encoder, budget: MemoryBudget) -> None:
         super().__init__()
-        self._failure = failure
-        """Called with an exception that occurs before the response has started."""
         self._budget = budget
         self._generation = generation
-        self._form = form
+        self._encoder = encoder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Collects events, then responds. A disconnect cancels the generation at any time."""
@@ -221,7 +180,7 @@ class CollectedResponse(ASGIResponse):
             with Reservation(self._budget) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
         except Exception as error:
-            self._failure(error)
+            self._encoder.fail(error)
             raise
         finally:
             self._generation.close()
@@ -231,7 +190,7 @@ class CollectedResponse(ASGIResponse):
         while batches := await self._generation.next_batches():
             time_slice.begin()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
-                collected.grow(self._form.add(prompt, event))
+                collected.grow(self._encoder.add(prompt, event))
                 # Reading events that are ready does not yield, and with a thousand logprobs each they are generated as fast as
                 # they are read: without a pause, no other task would run until the end.
                 if time.monotonic() >= time_slice.until:
@@ -239,7 +198,7 @@ class CollectedResponse(ASGIResponse):
                     await time_slice.yield_to_others()
             time_slice.pause()
         headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
-        await ChunkedResponse(self._form.body(), headers)(scope, receive, send)
+        await ChunkedResponse(self._encoder.body(), headers)(scope, receive, send)
 
 
 class AwaitedResponse(ASGIResponse):
