@@ -64,21 +64,12 @@ OUTPUT_REQUESTS = {
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose values escapes are processed."""
 
-COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
-    "": {},
-    "srb": {"port": 9090},
-    "parallel": {"n_slots": 1, "n_ctx": 512, "n_batch": 512, "temperature": 0.1, "timeout_s": 600},
-    "stream": {
-        "n_ctx": 2048,
-        "n_batch": 8,
-        "repeat_penalty": 1.3,
-        "repeat_last_n": 64,
-        "temperature": 0.8,
-        "top_k": 40,
-        "top_p": 0.95,
-    },
+COMPATIBLE = {
+    "srb": "--port 9090",
+    "parallel": "-np 1 -c 512 -b 512 --temp 0.1 --timeout 600",
+    "stream": "-c 2048 -b 8 --repeat-penalty 1.3 --repeat-last-n 64 --temp 0.8 --top-k 40 --top-p 0.95",
 }
-"""Defaults that `--compat` changes."""
+"""Defaults that `--compat` changes, as flags."""
 
 MODELS = ("model", "hf_repo", "model_url", "docker_repo", "preset")
 """Mutually exclusive settings that select the model."""
@@ -166,7 +157,8 @@ def read(
     option_values = {name: values.pop(name) for name in own if name in values}
     if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
         raise UsageError(f"{_spelt('hf_file')} names a file of a repository; name the repository with {_spelt('hf_repo')}")
-    values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
+    defaults = f"{COMPATIBLE.get(values.get('compat', ''), '')} {PRESETS.get(values.get('preset', ''), '')}".split()
+    values = scan(defaults, all_spellings()).values | values
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
         both = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')}"
         message = f"{both} exclude each other: both determine what happens to a text that is too long"
