@@ -99,7 +99,7 @@ class _Value:
             self._emit(made)
 
     def read(self) -> Reading:
-        reading = self._all()
+        reading = self._value()
         while True:
             try:
                 next(reading)
@@ -109,60 +109,53 @@ class _Value:
             self._flush()
             yield
 
-    def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each kind of token)
-        """Parses the whole value with a stack of open brackets, in which each iteration handles one token."""
-        source = self._source
-        stack: list[str] = []
-        expected, has_comma = "value", False
+    def _value(self, depth: int = 0) -> Reading:
+        """Parses a value, `depth` lists and objects deep, and the space before it."""
+        yield from self._skip()
+        character = self._ahead()
+        if character in ("[", "{") or (character == "(" and self._is_python):
+            return depth < MAX_DEPTH and (yield from self._items(character, depth + 1))
+        if character and character in self._quotes:
+            return (yield from self._string(character))
+        return bool(character) and (yield from self._scalar())
+
+    def _items(self, opening: str, depth: int) -> Reading:
+        """Parses a list or an object."""
+        self._take("{" if opening == "{" else "[")
+        separator, may_end = "", True
         while True:
-            yield from self._skip(is_emitted=not has_comma)
-            if source.at >= len(source.text):
+            yield from self._skip(is_emitted=not separator)
+            character = self._ahead()
+            if character == _CLOSING[opening] and may_end:
+                self._take("}" if opening == "{" else "]")
+                return True
+            if not character:
                 return False
-            character = source.text[source.at]
-            is_closing = bool(stack) and character == _CLOSING[stack[-1]]
-            may_close = expected in ("first", "more", "key or end") or has_comma
-            if has_comma and not is_closing:
-                self._made.append(", ")
-            has_comma = False
-            if is_closing and may_close:
-                self._take("}" if stack.pop() == "{" else "]")
-                expected = "more"
-            elif expected == "more":
-                if character != ",":
-                    return False
-                # Python allows a trailing comma, JSON does not.
-                if has_comma := self._is_python:
-                    source.at += 1
-                else:
-                    self._take(",")
-                expected = "key" if stack[-1] == "{" else "value"
-                continue
-            elif expected in ("key", "key or end"):
-                if not (yield from self._key(character)):
-                    return False
+            self._made.append(separator)
+            if opening == "{" and not (yield from self._key(character)):
+                return False
+            if opening == "{":
                 yield from self._skip()
-                if source.text[source.at : source.at + 1] != ":":
+                if self._ahead() != ":":
                     return False
                 self._take(self.colon)
-                expected = "value"
-                continue
-            elif character in ("[", "{") or (character == "(" and self._is_python):
-                if len(stack) == MAX_DEPTH:
-                    return False
-                stack.append(character)
-                self._take("[" if character == "(" else character)
-                expected = "key or end" if character == "{" else "first"
-                continue
-            elif character in self._quotes:
-                if not (yield from self._string(character)):
-                    return False
-                expected = "more"
-            elif not (yield from self._scalar()):
+            if not (yield from self._value(depth)):
                 return False
-            else:
-                expected = "more"
-            if not stack:
-                return True
+            yield from self._skip()
+            separator, may_end = "", True
+            if self._ahead() == "," and self._is_python:
+                # Python allows a trailing comma, JSON does not.
+                self._source.at += 1
+                separator = ", "
+            elif self._ahead() == ",":
+                self._take(",")
+                may_end = False
+            elif self._ahead() != _CLOSING[opening]:
+                return False
+
+    def _ahead(self) -> str:
+        """Returns the next character; empty at the end."""
+        return self._source.text[self._source.at : self._source.at + 1]
 
     def _key(self, character: str) -> Reading:
         """Parses the key of an object that begins with a given character."""
