@@ -1,11 +1,10 @@
 """Prompts for infilling (fill-in-the-middle)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
-from weft._native import TokenIds
+from weft._native import Model, TokenIds
 from weft.errors import ContextOverflowError, InvalidRequestError
 from weft.request import RequestOptions
 from weft.request.sampling import SamplingParams
@@ -45,32 +44,13 @@ class InfillOptions(RequestOptions, total=False):
     """Puts the suffix before the prefix, as some models require."""
 
 
-class Vocabulary(Protocol):
-    """Vocabulary operations that infilling requires of a model."""
-
-    @property
-    def infill_tokens(self) -> Mapping[str, int]:
-        """Infilling control tokens, by the part of the prompt that follows each."""
-
-    @property
-    def adds_bos(self) -> bool:
-        """True if prompts begin with `bos_token`."""
-
-    @property
-    def bos_token(self) -> int | None:
-        """Beginning-of-sequence token."""
-
-    def token_ids(self, text: str, /, *, add_special: bool, parse_special: bool) -> TokenIds:
-        """Returns the token ids of a text."""
-
-
-def missing(vocabulary: Vocabulary) -> list[str]:
+def missing(vocabulary: Model) -> list[str]:
     """Returns the names of required control tokens that are not in the vocabulary; with none missing, infilling works."""
     return [name for name in ("prefix", "suffix", "middle") if name not in vocabulary.infill_tokens]
 
 
 def infill_tokens(
-    vocabulary: Vocabulary,
+    vocabulary: Model,
     prefix: Sequence[int],
     suffix: Sequence[int],
     *,
@@ -130,7 +110,7 @@ def _slice(tokens: Sequence[int], start: int, end: int) -> list[int]:
     return tokens.part(start, end) if isinstance(tokens, TokenIds) else list(tokens[start:end])
 
 
-def _context_tokens(vocabulary: Vocabulary, snippets: Sequence[Snippet], n: int) -> list[int]:
+def _context_tokens(vocabulary: Model, snippets: Sequence[Snippet], n: int) -> list[int]:
     """Returns the prompt before prefix and suffix: repository, snippets and file name. Only its last `n` tokens are needed."""
 
     def read(text: str) -> list[int]:

@@ -4,7 +4,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Annotated, Protocol, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import msgspec
 
@@ -14,6 +14,9 @@ from weft.errors import InvalidRequestError, QueueFullError
 from weft.events import Logprob, Usage
 from weft.fields.meta import described
 from weft.request import Request
+
+if TYPE_CHECKING:
+    from weft.engine import Engine
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
 
@@ -25,17 +28,6 @@ MAX_PROBS = 1_000
 
 N_AHEAD = 64
 """Requests that are submitted ahead of the one being read, which keeps every slot busy."""
-
-
-class Generating(Protocol):
-    """Engine interface that scoring requires."""
-
-    @property
-    def model(self) -> Model:
-        """The loaded model."""
-
-    def stream(self, prompt: Request, /) -> Stream:
-        """Queues a request and returns the stream of its events immediately."""
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -96,7 +88,7 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
 
 
 async def scores(
-    engine: Generating, tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, top_logprobs: int = 0
+    engine: "Engine", tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], template: Request, top_logprobs: int = 0
 ) -> list[list[Score]]:
     """Returns the scores of the continuations of each prompt, in token ids. `template` is a request whose prompt is replaced.
 
@@ -132,7 +124,7 @@ def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], te
             yield msgspec.structs.replace(template, prompt=[*prompt, *continuation], prompt_logprobs_from=len(prompt))
 
 
-async def _scores_in_order(engine: Generating, requests: Iterator[Request], top_logprobs: int) -> AsyncIterator[Score]:
+async def _scores_in_order(engine: "Engine", requests: Iterator[Request], top_logprobs: int) -> AsyncIterator[Score]:
     """Yields scores in order. Requests are submitted ahead, so that they are computed together; the oldest is read first."""
     streams: deque[Stream] = deque()
     try:

@@ -24,7 +24,7 @@ def said(*contents: Json) -> Json:
 
 
 def holds_spelling(text: str, spellings: ControlTokenSpellings) -> bool:
-    return any(spellings.longest_at_start(text[start:]) for start in range(len(text)))
+    return any(spellings.longest_at(text, start) for start in range(len(text)))
 
 
 CHATML = builtin.source("chatml")
@@ -130,8 +130,8 @@ def test_a_chat_that_holds_every_character_for_it_is_refused() -> None:
 
 def test_the_longest_of_a_thousand_spellings_is_found() -> None:
     spellings = ControlTokenSpellings([f"<unused{number}>" for number in range(1000)] + ["<unused99>!"])
-    assert spellings.longest_at_start("<unused99>!!") == "<unused99>!"
-    assert spellings.longest_at_start("<unused1000>") is None
+    assert spellings.longest_at("<unused99>!!", 0) == "<unused99>!"
+    assert spellings.longest_at("<unused1000>", 0) is None
     assert spellings.starts("a<unused7><unused7 <unused999>..<un") == [1, 19, 32]
 
 

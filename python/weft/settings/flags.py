@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from weft.fields.meta import FieldMeta
+from weft.fields.meta import FieldMeta, field_meta
 from weft.settings.values import boolean, number, one_of, whole
 
 __all__ = ["Flag", "FlagAlias", "Words", "completed", "field_parser", "negated", "parsed", "read_words"]
@@ -135,9 +135,9 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, tuple[Any, FieldMeta, 
     """Returns the type of each field without None, its metadata and its default."""
 
     def read(field: msgspec.structs.FieldInfo) -> tuple[Any, FieldMeta, object]:
-        annotation, meta = get_args(field.type)
+        annotation = get_args(field.type)[0]
         kinds = get_args(annotation)
-        return kinds[0] if NoneType in kinds else annotation, meta, field.default
+        return kinds[0] if NoneType in kinds else annotation, field_meta(struct)[field.name], field.default
 
     return {field.name: read(field) for field in msgspec.structs.fields(struct)}
 
