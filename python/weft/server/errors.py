@@ -406,10 +406,6 @@ def message_with_param(described: ErrorObject) -> str:
     return f"{described.param}: {described.message}"
 
 
-def _openai(described: ErrorObject) -> Mapping[str, Any]:
-    return {"error": described}
-
-
 class ErrorResponses:
     """Builds responses to requests that fail before a response has started."""
 
@@ -426,5 +422,5 @@ class ErrorResponses:
         described = describe(error)
         headers = error.headers if isinstance(error, HTTPException) else _HEADERS.get(described.code)
         extra_fields = error.extra_fields if isinstance(error, ServerError) else {}
-        body = msgspec.json.encode({**also, **next(shapes, _openai)(described), **extra_fields})
+        body = msgspec.json.encode({**also, **next(shapes, lambda error: {"error": error})(described), **extra_fields})
         return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -136,7 +136,9 @@ class Gateway:
         if (refusal := self.service.lifecycle.refusal()) is not None:
             if is_get and path in srb.MODEL_PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return srb.waiting_models(self.service)
-            return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})
+            # `/health` has these fields in llama-server of 2024.
+            health = {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}
+            return self._refused(scope, path, refusal, health if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return self._refused(scope, path, InvalidKeyError())
         self._keys.remember_owner(scope["headers"])
@@ -179,8 +181,3 @@ def _content_length(scope: HTTPScope) -> int | None:
     lengths = {name: value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")}
     length = lengths.get(b"content-length", b"")
     return int(length) if length.isdigit() and b"transfer-encoding" not in lengths else None
-
-
-def _health_of_2024(refusal: Exception) -> dict[str, str]:
-    """Returns the fields of `/health` from llama-server of 2024 for an engine that is not running."""
-    return {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}

@@ -62,7 +62,7 @@ async def cache(
     """
     service = context.service
     if format == "json":
-        return Answer(AwaitedResponse(partial(_cache, service, translate.limit(limit))))
+        return Answer(AwaitedResponse(partial(_reported, service, translate.limit(limit), _encoded)))
     n = picture.n_drawn(limit, format)
     return Answer(AwaitedResponse(partial(_picture, service, n, format)))
 
@@ -77,10 +77,6 @@ async def _prefixes(service: Service) -> msgspec.Raw:
         listed, hidden = await service.pins.all(), service.auto_pinner.hidden_ids(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
         return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
-
-
-async def _cache(service: Service, limit: int) -> msgspec.Raw:
-    return await _reported(service, limit, _encoded)
 
 
 async def _picture(service: Service, limit: int, name: str) -> ASGIResponse:

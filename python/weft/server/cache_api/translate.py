@@ -62,12 +62,11 @@ def pinned(made: Pinned) -> schemas.PinnedPrefix:
 
 def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collection[int] = ()) -> schemas.PinnedPrefixes:
     """Returns all pinned prefixes with their texts, except the text of `hidden` ids."""
-    return schemas.PinnedPrefixes([pinned(each) if each.id in hidden else _with_text(each, detokenize) for each in listed])
-
-
-def _with_text(each: Pinned, detokenize: Detokenize) -> schemas.PinnedPrefix:
-    text, is_cut = _excerpt(each.prefix, detokenize)
-    return msgspec.structs.replace(pinned(each), text=text, is_text_cut=is_cut)
+    made = [(pinned(each), each) for each in listed]
+    for prefix, each in made:
+        if each.id not in hidden:
+            prefix.text, prefix.is_text_cut = _excerpt(each.prefix, detokenize)
+    return schemas.PinnedPrefixes([prefix for prefix, _ in made])
 
 
 def report(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,8 @@ from weft.server.request_fields.media import chat_files
 from weft.server.service import Service
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.settings import Settings
+
+OptionsT = TypeVar("OptionsT", Submission, BranchSubmission)
 
 MESSAGE_SIZE = 64
 """Cost of processing a message in addition to its text, in characters."""
@@ -58,7 +60,9 @@ async def submit_chat(
         prompt = await _prompt(data, service, n_more=n_more, with_system_end=data.explain_cache is True)
         if context:
             prompt = _after_context(prompt, context, service)
-        parsed = await _read(data, prompt, service)
+        # The grammar that constrains tool calls may have many rules.
+        size = branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
+        parsed = await service.executor.run(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
         if more:
             parsed = msgspec.structs.replace(parsed, template=msgspec.structs.replace(parsed.template, **more))
         return await service.submit(parsed, prompt.answer_to(parsed.template))
@@ -159,17 +163,6 @@ def _after_context(prompt: ChatPrompt, context: Sequence[int], service: Service)
     return msgspec.structs.replace(prompt, tokens=[*context, *tokens[n_opening:]], turn_ends=[], system_end=None)
 
 
-async def _read(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:
-    """Returns the submission for a body whose messages were rendered to `prompt`. Long work runs on a worker thread.
-
-    Raises:
-        InvalidRequestError: A field is invalid.
-    """
-    # The grammar that constrains tool calls may have many rules.
-    size = branches_size(data) + (0 if prompt.constraint is None else n_body_bytes())
-    return await service.executor.run(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
-
-
 def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
     """Returns the submission for a rendered chat."""
     # The engine reports the logprob of the sampled token only together with top logprobs.
@@ -180,12 +173,14 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     has_tools = prompt.constraint is not None and prompt.constraint.has_tools
     names = {"grammar": "tools", "grammar_triggers": "tools"} if has_tools else {}
 
-    def constrained(branch: BranchSubmission) -> BranchSubmission:
-        return msgspec.structs.replace(branch, template=prompt.constrained(branch.template), sent_as={**branch.sent_as, **names})
+    def constrained(options: OptionsT) -> OptionsT:
+        return msgspec.structs.replace(
+            options, template=prompt.constrained(options.template), sent_as={**options.sent_as, **names}
+        )
 
     try:
-        template, branches = prompt.constrained(template), each_branch(parsed.branches, constrained)
+        whole = constrained(msgspec.structs.replace(parsed, template=template))
+        branches = each_branch(parsed.branches, constrained)
     except InvalidRequestError as error:
         raise parsed.rename_parameter(error) from None
-    sent_as = {**parsed.sent_as, **names}
-    return msgspec.structs.replace(parsed, template=template, branches=branches, sent_as=sent_as, n_volatile=prompt.n_volatile)
+    return msgspec.structs.replace(whole, branches=branches, n_volatile=prompt.n_volatile)

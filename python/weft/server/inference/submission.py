@@ -46,24 +46,31 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
         return size_of(self.suffix) + size_of(self.middle) + sum(len(one.filename) + len(one.text) for one in self.snippets)
 
 
-class BranchSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of each prompt, if branches differ."""
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a completion."""
 
     template: Request
-    """The branch's request without prompt, biases, penalty prompt and suffix."""
+    """The request without prompt, biases, penalty prompt, suffix and slot."""
     logit_bias: Sequence[tuple[Piece, float]]
+    """Biases by token or text; a text applies to each of its tokens."""
     penalty_prompt: Sequence[Piece] | None = None
+    """Text that the penalties use in place of the prompt. It is not parsed for special tokens."""
     suffix: Sequence[Piece] = ()
     """Text after each prompt."""
-    has_seed: bool = False
-    """True if the request gives the branch its own seed."""
-    sent_as: dict[str, str] = {}
-    """See [`Submission.sent_as`]; for names of the branch itself."""
+    sent_as: dict[str, str]
+    """Names in the body of request fields, where they differ."""
 
     @property
-    def size(self) -> int:
-        """Characters and tokens."""
-        return PROMPT_SIZE + _biases_size(self.logit_bias) + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+    def n_in_options(self) -> int:
+        """Characters and tokens of the texts among them."""
+        return _biases_size(self.logit_bias) + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+
+
+class BranchSubmission(_Options, frozen=True, kw_only=True):
+    """One branch of each prompt, if branches differ."""
+
+    has_seed: bool = False
+    """True if the request gives the branch its own seed."""
 
 
 class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,28 +100,18 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
         return held or options.get("dry_multiplier", 0) != 0
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(_Options, frozen=True, kw_only=True):
     """Requests for several prompts that share `template`."""
 
     prompts: Sequence[SentPrompt]
     after: Sequence[int] = ()
     """Tokens before each prompt, including the opening tokens; empty if prompts stand alone."""
-    template: Request
-    """The request without prompt, biases, penalty prompt and slot."""
-    logit_bias: Sequence[tuple[Piece, float]]
-    """Biases by token or text; a text applies to each of its tokens."""
-    penalty_prompt: Sequence[Piece] | None = None
-    """Text that the penalties use in place of the prompt. It is not parsed for special tokens."""
-    suffix: Sequence[Piece] = ()
-    """Text after each prompt."""
     branches: Sequence[BranchSubmission] = ()
     """The branches of each prompt, if they differ; as many as the template's `n`."""
     gap: Gap | None = None
     """Gap after the prompts, for infill."""
     slot: int | None
     """Preferred slot: any integer, modulo the number of slots."""
-    sent_as: dict[str, str]
-    """Names in the body of request fields, where they differ."""
     stream: bool = False
     """True if the response is streamed."""
     reasoning_format: str = "none"
@@ -131,9 +128,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         """Cost of submitting, in characters and tokens of prompts, biases, branches and penalty prompts."""
         n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
         prompts = PROMPT_SIZE * len(self.prompts) + sum(map(size_of, self.prompts))
-        n_branches = sum(branch.size for branch in self.branches) * len(self.prompts)
-        n_others = _biases_size(self.logit_bias) + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
-        return prompts + n_behind + n_branches + n_others
+        n_branches = sum(PROMPT_SIZE + branch.n_in_options for branch in self.branches) * len(self.prompts)
+        return prompts + n_behind + n_branches + self.n_in_options
 
     @property
     def scans_vocabulary(self) -> bool:

@@ -53,11 +53,6 @@ def properties(service: Service) -> schemas.Properties:
     )
 
 
-def without_texts(report: schemas.Properties) -> schemas.Properties:
-    """Returns the properties without texts that other clients may have set."""
-    return msgspec.structs.replace(report, system_prompt="", user_name="", assistant_name="")
-
-
 def default_settings(service: Service) -> GenerationSettings:
     """Returns the settings of a request without fields."""
     request = requests.template(schemas.CompletionBody(), service.settings)

@@ -196,7 +196,10 @@ async def props(context: ContextDependency) -> schemas.Properties:
     service = context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
-    return report if is_trusted_sender() else properties.without_texts(report)
+    if is_trusted_sender():
+        return report
+    # Other clients may have set these texts.
+    return msgspec.structs.replace(report, system_prompt="", user_name="", assistant_name="")
 
 
 @api.route("POST", "/props", summary="Change properties", errors=NOT_SUPPORTED, needs_model=False)

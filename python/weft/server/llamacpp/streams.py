@@ -26,7 +26,9 @@ async def read_stream(
     recording = context.service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
-    if (offset := _offset(from_)) < recording.n_dropped:
+    if re.fullmatch("[0-9]{1,18}", from_) is None:
+        raise InvalidRequestError("from", f"from is {excerpt(from_)}; it must be a number of bytes")
+    if (offset := int(from_)) < recording.n_dropped:
         raise OffsetLostError(offset, recording.n_dropped)
     return Answer(RecordingResponse(recording, offset))
 
@@ -55,9 +57,3 @@ def _named(conv_id: str) -> str:
     if not conv_id:
         raise InvalidRequestError("conv_id", "conv_id must be given")
     return conv_id
-
-
-def _offset(from_: str) -> int:
-    if re.fullmatch("[0-9]{1,18}", from_) is None:
-        raise InvalidRequestError("from", f"from is {excerpt(from_)}; it must be a number of bytes")
-    return int(from_)

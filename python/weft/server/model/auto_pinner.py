@@ -13,7 +13,7 @@ from weft.server.auth import current_owner
 from weft.server.errors import TextsWaitingError
 from weft.server.keyed_lock import KeyedLock
 from weft.server.model.idle_unloader import IdleUnloader
-from weft.server.model.pins import Pins
+from weft.server.model.pins import Adapters, Pins
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,15 @@ RETRY_S = 60.0
 """Seconds until the next attempt to unpin expired prefixes that cannot be unpinned now."""
 
 
+Tokenize = Callable[[], Awaitable[Sequence[int]]]
+
+
 class _AutoPin(msgspec.Struct):
     """A pinned prefix."""
 
     number: int
     tokens: Sequence[int]
-    adapters: Sequence[tuple[int, float]] | None
+    adapters: Adapters
     until_s: float
     """Expiry, on the event loop's clock."""
     owners: set[str | None]
@@ -75,8 +78,8 @@ class AutoPinner:
         self,
         key: bytes,
         seconds: float,
-        prefix: Callable[[], Awaitable[Sequence[int]]],
-        adapters: Sequence[tuple[int, float]] | None,
+        prefix: Tokenize,
+        adapters: Adapters,
     ) -> None:
         """Pins a prefix in the background, if possible, or extends its lifetime.
 
@@ -98,7 +101,7 @@ class AutoPinner:
             # Runs in its own context, independent of the request, whose client may disconnect.
             task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
             self._pending[key], self._requested[key] = task, _PinRequest(seconds, {owner})
-            task.add_done_callback(lambda _: self._settle(key))
+            task.add_done_callback(lambda _: (self._pending.pop(key), self._requested.pop(key)))
 
     def hidden_ids(self, owner: str | None) -> set[int]:
         """Returns the ids of pinned prefixes that no request of this owner used."""
@@ -111,24 +114,18 @@ class AutoPinner:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _settle(self, key: bytes) -> None:
-        del self._pending[key], self._requested[key]
-
     @property
     def _max_tokens(self) -> int:
         return self._engine.limits.n_ctx // SHARE
 
-    async def _pin(
-        self,
-        key: bytes,
-        prefix: Callable[[], Awaitable[Sequence[int]]],
-        adapters: Sequence[tuple[int, float]] | None,
-    ) -> None:
+    async def _pin(self, key: bytes, prefix: Tokenize, adapters: Adapters) -> None:
         try:
             async with self._sleep.work():
                 tokens = await prefix()
                 if len(tokens) > self._max_tokens:
-                    self._remember_too_long(key, len(tokens))
+                    self._too_long[key] = len(tokens)
+                    if len(self._too_long) > MAX_AUTO_PINS:
+                        self._too_long.popitem(last=False)
                 if not 0 < len(tokens) <= self._max_tokens:
                     return
                 async with self._lock:
@@ -143,31 +140,22 @@ class AutoPinner:
         else:
             self._set_timer()
 
-    def _remember_too_long(self, key: bytes, n_tokens: int) -> None:
-        self._too_long[key] = n_tokens
-        if len(self._too_long) > MAX_AUTO_PINS:
-            self._too_long.popitem(last=False)
-
-    def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _AutoPin | None:
+    def _take_same(self, tokens: Sequence[int], adapters: Adapters) -> _AutoPin | None:
         """Removes and returns the pin with the same tokens under another key, or None."""
         for key, pin in self._pins_by_key.items():
             if pin.tokens == tokens and pin.adapters == adapters:
                 return self._pins_by_key.pop(key)
         return None
 
-    async def _new(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _AutoPin:
+    async def _new(self, tokens: Sequence[int], adapters: Adapters) -> _AutoPin:
         while self._is_full(len(tokens)):
             await self._unpin(*next(iter(self._pins_by_key.items())))
         pinned = await self._pins.pin(tokens, adapters)
         return _AutoPin(pinned.id, tokens, adapters, 0.0, set())
 
     def _is_full(self, n_more: int) -> bool:
-        if not self._pins_by_key:
-            return False
-        return (
-            len(self._pins_by_key) >= MAX_AUTO_PINS
-            or sum(pin.n_tokens for pin in self._pins_by_key.values()) + n_more > self._max_tokens
-        )
+        n_tokens = sum(pin.n_tokens for pin in self._pins_by_key.values())
+        return bool(self._pins_by_key) and (len(self._pins_by_key) >= MAX_AUTO_PINS or n_tokens + n_more > self._max_tokens)
 
     def _drop_unpinned(self) -> None:
         """Drops pins that were unpinned through the API, or could not be pinned again after the model was reloaded."""

@@ -74,7 +74,8 @@ async def _parsed(
 ) -> translate.ParsedRequest:
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
-    translate.check_reasoning(parsed, service.model_name, thinks=(await service.compiled_chat()).thinks)
+    if parsed.fields.enable_thinking and not (await service.compiled_chat()).thinks:  # As in Ollama.
+        raise InvalidRequestError("think", f'"{service.model_name}" does not support thinking; leave think out')
     _keep_alive(service, data.keep_alive)
     return parsed
 
@@ -153,7 +154,12 @@ async def embeddings(data: JSONBody[schemas.EmbeddingsBody], context: ContextDep
     if not data.prompt:
         return _json_answer(schemas.OneEmbedded([]))
     texts = prompts.texts("prompt", data.prompt)
-    return Answer(AwaitedChunks(partial(_embed, service, texts, _one, name="prompt"), service.collected))
+    return Answer(
+        AwaitedChunks(
+            partial(_embed, service, texts, lambda made: [b'{"embedding":%b}' % made.json(0)[1:-1]], name="prompt"),
+            service.collected,
+        )
+    )
 
 
 async def _embed(
@@ -187,10 +193,6 @@ def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:
         return [head, *rows, tail % (timer.total_ns, timer.load_ns, sum(made.n_tokens))]
 
     return write
-
-
-def _one(made: CompactEmbeddings) -> list[bytes]:
-    return [b'{"embedding":%b}' % made.json(0)[1:-1]]
 
 
 @api.route("GET", "/api/tags", summary="List models", needs_model=False)

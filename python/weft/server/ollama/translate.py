@@ -181,16 +181,6 @@ def _logprobs(data: schemas.GenerationFields) -> dict[str, Any]:
     return {"logprobs": True, "top_logprobs": data.top_logprobs} if data.logprobs else {}
 
 
-def check_reasoning(parsed: ParsedRequest, model: str, *, thinks: bool) -> None:
-    """Refuses reasoning for models without it, as Ollama does.
-
-    Raises:
-        InvalidRequestError: Reasoning is enabled.
-    """
-    if parsed.fields.enable_thinking and not thinks:
-        raise InvalidRequestError("think", f'"{model}" does not support thinking; leave think out')
-
-
 class _Calls:
     """Assigns ids to tool calls, and matches results that do not name their call."""
 

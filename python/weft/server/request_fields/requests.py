@@ -133,14 +133,18 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
-        return _default(settings, name) if value is None else _clamp(name, value)
+        if value is None:
+            return _default(settings, name)
+        low, high = _CLAMPED.get(name, (value, value))
+        return max(low, min(value, high))
 
-    parsed = constraint(body)
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    parsed, gap_ms = constraint(body), body.max_token_gap_ms
     return InternalRequest(
         prompt=(),
         n=n_completions(body, settings) if n is None else n,
         max_tokens=_limit(body, settings),
-        stop=_stop(body) or list(_default(settings, "stop")),
+        stop=[word for word in stop if word] or list(_default(settings, "stop")),
         seed=_seed(given("seed")),
         samplers=samplers(body.samplers or "") or tuple(_default(settings, "samplers")),
         dry_base=_default(settings, "dry_base") if body.dry_base is None or body.dry_base < 1 else body.dry_base,
@@ -156,7 +160,8 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         context_shift=False if body.beam_width is not None or body.diverse == "beam" else _default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
         adapters=adapters(body.lora),
-        max_token_gap_ms=_max_token_gap_ms(body),
+        # The engine applies the server's default, so None must be preserved.
+        max_token_gap_ms=None if gap_ms is None or gap_ms <= 0 else gap_ms,
         max_predict_ms=_max_predict_ms(body),
         explain_cache=body.explain_cache is True,
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
@@ -178,22 +183,12 @@ def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field 
     return getattr(settings.sampling, name) if name in _PARAMETERS else getattr(settings, name, _DEFAULTS[name])
 
 
-def _clamp(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
-    """Returns the value, clamped to the field's bounds."""
-    low, high = _CLAMPED.get(name, (value, value))
-    return max(low, min(value, high))
-
-
 def _limit(body: CompletionFields, settings: Settings) -> int | None:
     name, limit = first_given(body, *_LIMIT)
     if limit is None:
         return settings.n_predict
     _at_least(-1, name, limit)
     return None if limit == -1 else min(limit, MAX_LIMIT)
-
-
-def _stop(body: CompletionFields) -> list[str]:
-    return [word for word in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if word]
 
 
 def _seed(seed: int | None) -> int | None:
@@ -216,11 +211,6 @@ def _n_keep(body: CompletionFields, settings: Settings) -> int | None:
         return _default(settings, "n_keep")  # type: ignore[no-any-return]
     _at_least(-1, "n_keep", body.n_keep)
     return None if body.n_keep == -1 else min(body.n_keep, MAX_LIMIT)
-
-
-def _max_token_gap_ms(body: CompletionFields) -> float | None:
-    """Returns the body's value. The engine applies the server's default, so None must be preserved."""
-    return None if body.max_token_gap_ms is None or body.max_token_gap_ms <= 0 else body.max_token_gap_ms
 
 
 def _max_predict_ms(body: CompletionFields) -> float | None:

@@ -73,11 +73,9 @@ class Node:
 
     def path(self) -> "list[Node]":
         """Returns the nodes from the root to this one."""
-        nodes: list[Node] = []
-        node: Node | None = self
-        while node is not None:
-            nodes.append(node)
-            node = node.parent
+        nodes = [self]
+        while (parent := nodes[-1].parent) is not None:
+            nodes.append(parent)
         return nodes[::-1]
 
     def items(self) -> list[StoredItem]:
