@@ -133,11 +133,12 @@ def field_parser(struct: type[msgspec.Struct], name: str) -> Callable[[str], Any
 @cache
 def _fields(struct: type[msgspec.Struct]) -> Mapping[str, tuple[Any, FieldMeta, object]]:
     """Returns the type of each field without None, its metadata and its default."""
+    meta = field_meta(struct)
 
     def read(field: msgspec.structs.FieldInfo) -> tuple[Any, FieldMeta, object]:
         annotation = get_args(field.type)[0]
         kinds = get_args(annotation)
-        return kinds[0] if NoneType in kinds else annotation, field_meta(struct)[field.name], field.default
+        return kinds[0] if NoneType in kinds else annotation, meta[field.name], field.default
 
     return {field.name: read(field) for field in msgspec.structs.fields(struct)}
 
