@@ -19,22 +19,6 @@ from weft.settings.flags import Flag, negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = [
-    "ARGS",
-    "CACHE_LIST",
-    "COMPLETION",
-    "COMPLETION_BASH",
-    "CONFIG",
-    "DEVICES",
-    "HELP",
-    "HELP_ALL",
-    "OUTPUT_REQUESTS",
-    "VERSION",
-    "OutputRequest",
-    "Parsed",
-    "read",
-]
-
 POSITIONAL = ""
 """Spelling of an argument without a flag, for commands that support it."""
 

@@ -15,8 +15,6 @@ from weft.request import Request
 from weft.serving.local_engine import model_name, new_engine
 from weft.settings import Settings
 
-__all__ = ["Report", "Result", "bench", "measure"]
-
 STREAMS = (1, 8, 32)
 """Default numbers of concurrent streams."""
 

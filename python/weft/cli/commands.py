@@ -7,8 +7,6 @@ from weft.settings import GROUPS
 from weft.settings.flags import Flag
 from weft.settings.values import whole
 
-__all__ = ["BENCH", "CHAT", "COMMANDS", "PLAN", "SERVE", "TOP", "TOP_FLAGS", "TUNE", "Command"]
-
 LOADING = ("model", "context and slots", "positions", "compute", "threads")
 """Groups of settings that determine how a model is loaded and computed."""
 

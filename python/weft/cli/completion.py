@@ -9,8 +9,6 @@ from weft.cli.commands import COMMANDS, SERVE, TOP, TOP_FLAGS, Command
 from weft.cli.given import all_spellings, spellings_of
 from weft.settings import table
 
-__all__ = ["SHELLS"]
-
 
 def _flags(command: Command) -> list[str]:
     if command is TOP:

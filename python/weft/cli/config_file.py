@@ -13,8 +13,6 @@ import msgspec
 from weft.fields.excerpt import truncate
 from weft.settings.values import json_object, json_text
 
-__all__ = ["Entry", "entries", "texts"]
-
 
 class Entry(NamedTuple):
     """A key and its value in the file."""

@@ -11,8 +11,6 @@ import msgspec
 
 from weft.settings.values import boolean
 
-__all__ = ["ACCEPTED", "Accepted", "Meaning"]
-
 
 class Meaning(Enum):
     """Effect of a flag without a setting; the values are used in messages."""

@@ -10,8 +10,6 @@ from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag, FlagAlias
 
-__all__ = ["SourceValues", "Spelling", "UsageError", "all_spellings", "spellings_of"]
-
 
 class UsageError(Exception):
     """A command line, a variable or a file is invalid; the message names it."""

@@ -9,8 +9,6 @@ from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.settings import GROUPS, table
 from weft.settings.flags import Flag
 
-__all__ = ["COMMON", "help_text", "whole_help_text"]
-
 WIDTH = 100
 COLUMN = 30
 """Column where descriptions of flags begin."""

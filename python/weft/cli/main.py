@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from weft.cli.commands import Command
     from weft.settings import Settings
 
-__all__ = ["main", "parse", "parse_command"]
-
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process: with 0, 1 if it failed, or 2 for invalid flags or variables."""

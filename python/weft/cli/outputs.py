@@ -9,8 +9,6 @@ from weft.cli.help import help_text, whole_help_text
 from weft.errors import ModelLoadError
 from weft.installed.distribution import version_text
 
-__all__ = ["print_output"]
-
 MIB = 2**20
 
 

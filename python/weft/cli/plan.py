@@ -11,8 +11,6 @@ from weft.serving.local_engine import model_name, model_path
 from weft.settings import Settings
 from weft.work import tuning
 
-__all__ = ["Part", "Plan", "make_plan", "plan"]
-
 MIB = 2**20
 
 

@@ -14,8 +14,6 @@ from weft.settings import Settings
 from weft.work import tuning
 from weft.work.tuning import Conditions, Measured, Tuned
 
-__all__ = ["tune"]
-
 BUDGET_S = 55.0
 """Time budget of the measurements, in seconds; a single one may exceed it, so the total is about a minute."""
 

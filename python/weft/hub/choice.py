@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 from weft.hub.failure import Unavailable
 
-__all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "projector_for", "quant_of"]
-
 DEFAULTS = ("Q4_K_M", "Q8_0")
 """Quantizations that are selected if none is given, in this order; then the first file."""
 

@@ -21,8 +21,6 @@ from weft.hub.folders import docker_folder, holding
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, docker_parts
 
-__all__ = ["find"]
-
 logger = logging.getLogger("weft")
 
 REGISTRY = "https://registry-1.docker.io"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from httpx2 import Response
     from huggingface_hub.utils import tqdm
 
-__all__ = ["Remote", "download", "opened"]
-
 logger = logging.getLogger("weft")
 
 MAX_FAILURES = 5

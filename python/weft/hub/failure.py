@@ -1,7 +1,5 @@
 """Reasons of failed downloads, in one sentence."""
 
-__all__ = ["Unavailable", "is_out_of_reach", "reason", "size_text", "words"]
-
 
 class Unavailable(Exception):  # noqa: N818 (the text is a reason)
     """The reason why a model is not available, phrased to follow `cannot load the model …:`."""

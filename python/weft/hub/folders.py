@@ -10,8 +10,6 @@ from urllib.parse import unquote
 from weft.hub.choice import choose, is_first, quant_of
 from weft.hub.failure import Unavailable
 
-__all__ = ["cached", "docker_folder", "downloaded_urls", "holding", "hub_folder", "repository_folder", "snapshots", "url_folder"]
-
 
 def hub_folder() -> Path:
     """Returns the cache of the hub's library, shared with other programs: `LLAMA_CACHE`, or by `HF_HUB_CACHE` or `HF_HOME`."""

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-__all__ = ["DownloadCounter", "Progress"]
-
 
 class Progress(NamedTuple):
     """Progress of a download."""

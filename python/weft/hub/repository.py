@@ -16,8 +16,6 @@ from weft.hub.source import Found, Source
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
-__all__ = ["find"]
-
 logger = logging.getLogger("weft")
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Found", "Source", "bare", "docker_name", "docker_parts", "file_name", "http_address", "repo_name"]
-
 
 class Found(NamedTuple):
     """Local files of a downloaded model."""

@@ -12,8 +12,6 @@ from weft.hub.folders import holding, url_folder
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, bare, file_name
 
-__all__ = ["find"]
-
 logger = logging.getLogger("weft")
 
 MAGIC = b"GGUF"

@@ -4,8 +4,6 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 from weft.installed.levels import current_level
 
-__all__ = ["NAMES", "installed", "version", "version_text"]
-
 NAMES = ("weft-llm", "weft-llm-cuda12", "weft-llm-vulkan")
 """Alternative distributions of the same package, compiled for different devices; one of them is installed."""
 

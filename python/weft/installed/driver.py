@@ -12,8 +12,6 @@ from pathlib import Path
 
 from weft.errors import DriverMissingError
 
-__all__ = ["DRIVERS", "Driver", "missing_driver"]
-
 SITE_PACKAGES = Path(__file__).parents[2]
 
 

@@ -19,19 +19,6 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = [
-    "LEVELS",
-    "MACHINE",
-    "VARIABLE",
-    "Level",
-    "NoLevel",
-    "WrongLevel",
-    "choose_level",
-    "current_level",
-    "load",
-    "processor_features",
-]
-
 VARIABLE = "WEFT_CPU_LEVEL"
 """Environment variable that selects a level by name; empty selects the best."""
 

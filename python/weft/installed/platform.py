@@ -25,22 +25,6 @@ try:
 except ImportError:  # Windows.
     fcntl = resource = termios = None
 
-__all__ = [
-    "OPEN_WITHOUT_WAITING",
-    "can_list_handles",
-    "claim_name",
-    "free_memory_bytes",
-    "ignore_hangup",
-    "is_hangup_ignored",
-    "max_open_files",
-    "open_handles",
-    "raise_open_files",
-    "resident_bytes",
-    "set_shared_port",
-    "unacknowledged_bytes",
-    "unix_socket",
-]
-
 HANDLES = Path("/dev/fd")
 MEMINFO = Path("/proc/meminfo")
 STATM = Path("/proc/self/statm")

@@ -19,8 +19,6 @@ from weft.ray.replica import Replica
 from weft.ray.scaling import wanted
 from weft.settings import Settings, table
 
-__all__ = ["app", "build", "policy"]
-
 TOLD_EVERY_S = 1.0
 """Interval of the replicas' reports, in seconds."""
 

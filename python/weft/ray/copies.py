@@ -7,8 +7,6 @@ from typing import Any
 
 from weft._native import CachedNode, Prefix
 
-__all__ = ["NodeCopy", "PrefixCopy", "combined", "plain_copy"]
-
 N_ENDS = 128
 """Number of tokens that are copied of the beginning and of the end of a long node."""
 

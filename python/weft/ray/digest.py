@@ -17,8 +17,6 @@ import msgspec
 
 from weft.engine import Engine
 
-__all__ = ["BLOCK", "MAX_BLOCKS", "MAX_HASHES", "MAX_SALT", "Digest", "block_hashes", "digest_of", "pack", "salt_of", "unpack"]
-
 BLOCK = 64
 """Tokens per block."""
 

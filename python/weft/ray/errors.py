@@ -2,8 +2,6 @@
 
 from weft.errors import EngineStoppedError
 
-__all__ = ["NoReplicaError", "ReplicaLostError"]
-
 
 class ReplicaLostError(EngineStoppedError):
     """The replica that generated a response has died. The text received before is valid; the request may be sent again."""

@@ -5,8 +5,6 @@ from typing import Any, Protocol
 
 from weft.ray.messages import Call, ReplicaReport, Sent
 
-__all__ = ["Fleet"]
-
 
 class Fleet(Protocol):
     """Replicas of one model, each with the methods of `weft.ray.replica.Replica`."""

@@ -14,8 +14,6 @@ from weft.ray.fleet import Fleet
 from weft.ray.messages import Call, Question, ReplicaReport, Sent
 from weft.ray.router_state import router_state
 
-__all__ = ["RayFleet"]
-
 ANSWER_S = 120.0
 """Timeout of a method call, in seconds."""
 

@@ -14,20 +14,6 @@ from weft.ray.digest import Digest
 from weft.request import Prompt, Request
 from weft.request.schema import schema_text
 
-__all__ = [
-    "Accepted",
-    "Call",
-    "ReplicaInfo",
-    "ReplicaReport",
-    "Sent",
-    "packed",
-    "portable",
-    "portable_request",
-    "received",
-    "tokens_of",
-    "unpacked",
-]
-
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a replica."""

@@ -18,8 +18,6 @@ import msgspec
 
 from weft.ray.digest import BLOCK, MAX_HASHES, Digest, block_hashes, unpack
 
-__all__ = ["MAX_AGE_S", "MAX_REPLICAS", "MAX_SENT", "SETTLED_S", "Candidate", "Router"]
-
 MAX_AGE_S = 10.0
 """Maximum age of a usable digest, in seconds: ten later ones should have arrived."""
 

@@ -36,8 +36,6 @@ from weft.ray.stream import Feed, RemoteStream
 from weft.request import Prompt, Request
 from weft.work.threads import ThreadPool
 
-__all__ = ["RemoteEngine"]
-
 TAKEN_WITHIN_S = 60.0
 """Seconds within which a replica must accept a request."""
 

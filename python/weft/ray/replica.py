@@ -19,8 +19,6 @@ from weft.ray.errors import ReplicaLostError
 from weft.ray.messages import Accepted, Call, Question, ReplicaInfo, ReplicaReport, Sent, portable, unpacked
 from weft.request import Prompt
 
-__all__ = ["Replica"]
-
 GAP_S = 0.02
 """Minimum seconds between two messages of a stream, except its first: a message costs each process a millisecond."""
 

@@ -10,8 +10,6 @@ from weft.ray.messages import Call, Question, ReplicaReport, unpacked
 from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.router_state import RouterState, register_router
 
-__all__ = ["PrefixRouter"]
-
 
 class PrefixRouter(RequestRouter):
     """Routes calls by cached prefixes. Ray creates one in each process with a handle, on its own event loop."""

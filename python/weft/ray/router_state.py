@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from weft.ray.messages import ReplicaReport
 
-__all__ = ["RouterState", "register_router", "router_state"]
-
 
 class RouterState(NamedTuple):
     """A router's interface for other threads."""

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-__all__ = ["BUSY", "FULL", "wanted"]
-
 BUSY = 0.75
 """Target fraction of busy slots, in which waiting requests count as busy."""
 

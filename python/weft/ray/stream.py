@@ -17,8 +17,6 @@ from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Accepted, Call, received, unpacked
 
-__all__ = ["Feed", "RemoteStream"]
-
 MAX_TRIES = 3
 """Maximum number of replicas that a request is sent to, one after the other, while no part of its response has arrived."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from weft.installed.distribution import installed, version
 
-__all__ = ["build_info"]
-
 N_DIGITS = 9
 """Digits of an abbreviated commit hash."""
 

@@ -23,8 +23,6 @@ import msgspec
 
 from weft.installed.platform import can_list_handles, open_handles, unacknowledged_bytes
 
-__all__ = ["App", "Connections", "DisconnectCounters", "Send"]
-
 SWEEP_S = 1.0
 """Interval between two checks of all connections, in seconds; a quarter of the time limit if that is shorter. Checking three
 thousand connections takes 10 to 20 ms of processor time."""

@@ -11,8 +11,6 @@ from granian.log import LogLevels
 from weft.serving.listening import Address
 from weft.settings import Settings
 
-__all__ = ["Endpoint", "head_s"]
-
 HEAD_S = 10
 """Maximum seconds for the head of a request, and for an idle connection between two requests; a shorter `--timeout` lowers it."""
 

@@ -21,8 +21,6 @@ from weft.hub.failure import size_text
 from weft.hub.progress import Progress
 from weft.hub.source import Source
 
-__all__ = ["FetchingEngine"]
-
 logger = logging.getLogger("weft")
 
 Made = TypeVar("Made")

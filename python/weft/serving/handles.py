@@ -2,8 +2,6 @@
 
 from weft.installed.platform import raise_open_files
 
-__all__ = ["n_connections"]
-
 MAX_CONNECTIONS = 8192
 """Maximum open connections of all addresses together, unless the queue is longer."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from weft._native import trim_heap
 from weft.installed.platform import resident_bytes
 
-__all__ = ["Collector"]
-
 LOOK_S = 5.0
 """Interval between idle checks, in seconds."""
 

@@ -14,8 +14,6 @@ from weft.errors import InvalidConfigError
 from weft.installed.platform import can_list_handles, claim_name, open_handles, set_shared_port, unix_socket
 from weft.settings import Settings
 
-__all__ = ["Address", "CannotListenError", "claim", "is_listening", "tls"]
-
 SOCKET_SUFFIX = ".sock"
 """Suffix of a host that is the path of a unix socket, as in llama-server."""
 

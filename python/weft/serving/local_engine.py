@@ -13,8 +13,6 @@ from weft.settings import Settings
 if TYPE_CHECKING:
     from weft.hub.progress import Progress
 
-__all__ = ["model_name", "model_path", "new_engine"]
-
 
 def new_engine(
     settings: Settings, *, has_bar: bool = True, on_fetching: "Callable[[Progress], object]" = lambda _: None

@@ -9,8 +9,6 @@ from typing import Any
 
 from weft.settings import Settings
 
-__all__ = ["FIELDS", "JsonLines", "TextLines", "log_config"]
-
 FIELDS = "fields"
 """Attribute of a log record with names and values for programs, in addition to the message."""
 

@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Callable
 
-__all__ = ["bar"]
-
 
 def bar(title: str) -> Callable[[float], object] | None:
     """Returns a callback that draws a fraction, 0 to 1, as a bar; None if standard error is not a terminal."""

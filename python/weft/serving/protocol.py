@@ -5,8 +5,6 @@ import re
 from weft.errors import InvalidConfigError
 from weft.settings import table
 
-__all__ = ["KILL_AFTER_S", "LOADING", "READY", "STOP", "reason_of"]
-
 LOADING = "loading"
 READY = "ready"
 """Messages of a worker to its supervisor. Any other message is the reason why the model could not be loaded."""

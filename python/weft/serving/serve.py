@@ -31,8 +31,6 @@ from weft.serving.protocol import KILL_AFTER_S, LOADING, READY, STOP, reason_of
 from weft.settings import Settings
 from weft.settings.keys import keys_of
 
-__all__ = ["serve"]
-
 logger = logging.getLogger("weft")
 
 

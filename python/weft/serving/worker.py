@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from weft.hub.progress import Progress
     from weft.server.gateway import Gateway
 
-__all__ = ["application"]
-
 logger = logging.getLogger("weft")
 
 SWITCH_INTERVAL_S = 0.0001

@@ -6,8 +6,6 @@ from urllib.parse import urlsplit
 
 from weft.settings.values import items
 
-__all__ = ["ANY_HOST", "browser_origin", "host_names", "key_list", "media_host", "origins"]
-
 ANY_HOST = "*"
 """Value of `--allowed-hosts` that matches every host."""
 

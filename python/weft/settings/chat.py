@@ -10,8 +10,6 @@ from weft.settings.system_prompt import SystemPrompt, read_system_prompt
 from weft.settings.values import boolean, file, file_text, json_object, on_off_auto, one_of, unset_at, whole
 from weft.settings.volatile import LineRule, all_rules, rules
 
-__all__ = ["ChatSettings"]
-
 
 def _thinking(text: str) -> dict[str, Any]:
     choice = on_off_auto(text)

@@ -23,8 +23,6 @@ from weft.settings.values import (
     whole,
 )
 
-__all__ = ["TEXTS"]
-
 _INT_BITS = 32
 
 _load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")

@@ -13,8 +13,6 @@ import msgspec
 from weft.fields.meta import FieldMeta, field_meta
 from weft.settings.values import boolean, number, one_of, whole
 
-__all__ = ["Flag", "FlagAlias", "Words", "completed", "field_parser", "negated", "parsed", "read_words"]
-
 
 class FlagAlias(msgspec.Struct, frozen=True):
     """Equivalent spellings that set a value, with their environment variable."""

@@ -5,8 +5,6 @@ from pathlib import Path
 from weft.errors import InvalidConfigError
 from weft.settings import Settings
 
-__all__ = ["keys_of"]
-
 
 def keys_of(settings: Settings) -> tuple[str, ...]:
     """Returns all API keys, including the key file's: one per line, and lines that begin with `#` are comments.

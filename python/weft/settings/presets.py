@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-__all__ = ["PRESETS"]
-
 _CODE = "--port 8012 -ub 1024 -b 1024 -c 0"
 _OPEN = "--port 8013 -ub 2048 -b 32768 -np 2 -c 262144 --temp 1 --top-p 1 --top-k 0 --min-p 0.01"
 _VISION = "--port 8014 -c 0"

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["NO_SYSTEM_PROMPT", "SystemPrompt", "read_system_prompt"]
-
 
 class SystemPrompt(msgspec.Struct, frozen=True, omit_defaults=True):
     """A text before all prompts of `/completion`, with the field names of llama-server in 2024."""

@@ -8,29 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = [
-    "at_most",
-    "biases",
-    "boolean",
-    "file",
-    "file_text",
-    "folder",
-    "items",
-    "json_object",
-    "json_text",
-    "layers",
-    "number",
-    "on_off_auto",
-    "one_of",
-    "optional",
-    "prefix",
-    "some",
-    "unescaped",
-    "unset_at",
-    "unset_below",
-    "whole",
-]
-
 T = TypeVar("T")
 
 _TRUE = ("on", "enabled", "true", "1")

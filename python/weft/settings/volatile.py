@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "MAX_WAYS", "PRESETS", "LineRule", "all_rules", "rules"]
-
 # The standard library's regular-expression parser, which has no public name.
 _parser, _constants = import_module("re._parser"), import_module("re._constants")
 

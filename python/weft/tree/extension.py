@@ -13,8 +13,6 @@ from weft.tree.piece import Piece, PieceBuilder
 if TYPE_CHECKING:
     from weft.tree.node import Node
 
-__all__ = ["Extension"]
-
 
 class Extension:
     """Asynchronous iterator over the events of branches that extend a node; each finished branch becomes a child.

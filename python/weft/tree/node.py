@@ -13,8 +13,6 @@ from weft.tree.nodes import Nodes
 from weft.tree.piece import Piece
 from weft.tree.token_boundary import cut, token_bytes
 
-__all__ = ["Node"]
-
 
 class Node:
     """A segment of text in a [`Tree`][weft.Tree], which creates all nodes.

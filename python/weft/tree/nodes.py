@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from weft.tree.extension import Extension
     from weft.tree.node import Node
 
-__all__ = ["Nodes", "Reservation"]
-
 
 class Reservation:
     """Nodes and bytes reserved for branches that are being generated, until each becomes a node or is discarded."""

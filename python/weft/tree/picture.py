@@ -8,8 +8,6 @@ from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look, Outline
 from weft.errors import InvalidRequestError
 from weft.tree.node import Node
 
-__all__ = ["Format", "draw"]
-
 Format: TypeAlias = Literal["svg", "dot"]
 
 FORMATS: dict[str, Callable[[Figure], str]] = {"svg": svg.draw, "dot": dot.draw}

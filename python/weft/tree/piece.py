@@ -9,8 +9,6 @@ from weft._native import Model
 from weft.events import Finished, FinishReason, Logprobs, Token, Usage
 from weft.tree.token_boundary import align_tokens
 
-__all__ = ["NODE_BYTES", "NodeRecord", "Piece", "PieceBuilder"]
-
 NODE_BYTES = 1_024
 TOKEN_BYTES = 192
 CHARACTER_BYTES = 6

@@ -14,8 +14,6 @@ from weft.errors import TreeFileError
 from weft.events import FinishReason, Logprob, Logprobs
 from weft.tree.piece import NodeRecord, Piece
 
-__all__ = ["VERSION", "SavedTree", "cache_file", "check", "identity", "piece", "read", "saved_node", "write"]
-
 VERSION = 1
 
 FORMAT: Literal["weft tree"] = "weft tree"

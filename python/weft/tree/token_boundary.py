@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from weft._native import Model
 
-__all__ = ["align_tokens", "cut", "token_bytes"]
-
 
 def token_bytes(model: Model, tokens: Iterable[int]) -> bytes:
     """Returns the bytes of tokens, with control tokens by their spelling."""

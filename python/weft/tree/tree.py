@@ -14,8 +14,6 @@ from weft.tree.nodes import Nodes
 from weft.tree.picture import Format, draw
 from weft.tree.piece import NodeRecord, Piece
 
-__all__ = ["MAX_BYTES", "MAX_CACHE_FILES", "MAX_NODES", "Tree"]
-
 MAX_NODES = 10_000
 """Default maximum number of nodes."""
 

@@ -14,8 +14,6 @@ from weft.cli.chat.prompt import ask, history, read_message
 from weft.errors import WeftError
 from weft.settings import Settings
 
-__all__ = ["Session", "chat"]
-
 MAX_ANSWERS = 16
 """Maximum of `/n`."""
 

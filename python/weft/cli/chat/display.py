@@ -11,8 +11,6 @@ from rich.text import Text
 
 from weft.cli.chat.pieces import Piece
 
-__all__ = ["Reply", "show_one", "show_several"]
-
 MIN_COLUMN = 36
 """Minimum width of an answer next to others, in characters; in a narrower terminal they are one below the other."""
 

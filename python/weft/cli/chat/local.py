@@ -13,8 +13,6 @@ from weft.request import Request
 from weft.serving.local_engine import model_name, new_engine
 from weft.settings import Settings
 
-__all__ = ["LocalModel"]
-
 
 class LocalModel:
     """The model of the settings. The constructor loads it. Its event loop runs during the methods only.

@@ -5,8 +5,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from weft.errors import WeftError
 
-__all__ = ["ChatModel", "ChatModelError", "Messages", "Piece"]
-
 Messages = Sequence[Mapping[str, Any]]
 """Messages in OpenAI's format."""
 

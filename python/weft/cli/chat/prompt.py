@@ -5,8 +5,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ask", "history", "read_message"]
-
 MAX_LINES = 1_000
 """Maximum lines of the history file."""
 

@@ -12,8 +12,6 @@ from weft.cli.top.server_access import NoAnswerError, ServerAccess, error_text
 from weft.sampling_fields import Sampling
 from weft.settings import Settings
 
-__all__ = ["RemoteModel"]
-
 TIMEOUT_S = 600.0
 """Maximum silence of the server, in seconds: a long prompt is computed before the first token."""
 

@@ -9,8 +9,6 @@ import msgspec
 from weft.cli.top.server_access import NoAnswerError, ServerAccess
 from weft.cli.top.state import COUNTERS, Cache, Properties, ServerState, Slot, metrics
 
-__all__ = ["Server"]
-
 TIMEOUT_S = 10.0
 """Timeout of network operations, in seconds."""
 

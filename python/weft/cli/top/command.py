@@ -17,8 +17,6 @@ from weft.cli.top.server_access import NoAnswerError
 from weft.cli.top.state import Rates, ServerState
 from weft.cli.top.view import page, unavailable
 
-__all__ = ["top"]
-
 LEAST_S, MOST_S = 0.1, 3_600.0
 """Minimum and maximum refresh interval, in seconds."""
 

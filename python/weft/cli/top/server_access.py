@@ -10,8 +10,6 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from weft.drawing.figure import readable
 
-__all__ = ["NoAnswerError", "ServerAccess", "error_text"]
-
 MAX_ERROR_BYTES = 65_536
 """Maximum bytes of an error response that are read."""
 

@@ -6,8 +6,6 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-__all__ = ["COUNTERS", "Cache", "Cells", "Node", "Properties", "Rates", "ServerState", "Slot", "Store", "metrics"]
-
 COUNTERS = ("llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total")
 """Counters of `/metrics`: generated tokens, computed prompt tokens, and cached prompt tokens."""
 

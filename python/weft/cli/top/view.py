@@ -10,8 +10,6 @@ from rich.text import Text
 from weft.cli.top.state import Cache, Rates, ServerState, Slot
 from weft.drawing.figure import cut, readable
 
-__all__ = ["page", "unavailable"]
-
 BAR = 30
 """Width of the bar of cells, in characters."""
 
