@@ -27,6 +27,9 @@ class Command:
     """More settings that the command supports."""
     options: Mapping[str, Flag] = field(default_factory=dict)
     """Options of this command only, by name."""
+    function: str = ""
+    """Runs it with the settings and the options, and returns the exit code or None: `module:function`, imported when needed.
+    `serve` and `top` are started in `weft.cli.main`."""
     takes_model: bool = True
     """True if the model may be given without `-m`."""
 
@@ -69,6 +72,7 @@ TUNE = Command(
         *("model", "hf_repo", "hf_file", "hf_token", "model_url", "docker_repo", "offline", "n_gpu_layers", "use_mmap"),
         *("use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"),
     ),
+    function="weft.cli.tune:tune",
 )
 CHAT = Command(
     "chat",
@@ -88,6 +92,7 @@ CHAT = Command(
         "served_model": Flag("--served-model NAME", help="model of the server (default: its first one)"),
         "system": Flag("-sys, --system TEXT", help="system message (default: none)"),
     },
+    function="weft.cli.chat.command:chat",
 )
 BENCH = Command(
     "bench",
@@ -103,6 +108,7 @@ BENCH = Command(
         "n_decode": Flag("--decode-tokens", parse=whole(2), help="generated tokens of each stream (default: 64)"),
         "json": Flag(constants={"--json": True}, help="print JSON instead of a table"),
     },
+    function="weft.cli.bench:bench",
 )
 PLAN = Command(
     "plan",
@@ -116,6 +122,7 @@ PLAN = Command(
     None,
     (),
     {"json": Flag(constants={"--json": True}, help="print JSON instead of a table")},
+    function="weft.cli.plan:plan",
 )
 TOP = Command(
     "top",

@@ -65,7 +65,7 @@ def _run(arguments: Sequence[str]) -> NoReturn:
         logging.getLogger("weft").setLevel(logging.ERROR)
         for warning in warnings:
             print(f"{command.program}: warning: {warning}", file=sys.stderr)
-        sys.exit(_run_command(command.name, settings, options))
+        sys.exit(_run_command(command, settings, options))
     from weft.serving.serve import serve  # noqa: PLC0415
 
     gc.freeze()
@@ -73,36 +73,21 @@ def _run(arguments: Sequence[str]) -> NoReturn:
     sys.exit(serve(settings, warnings))
 
 
-def _run_command(name: str, settings: "Settings", options: Mapping[str, Any]) -> int:
+def _run_command(command: "Command", settings: "Settings", options: Mapping[str, Any]) -> int:
     """Runs a command other than `serve`. Returns the exit code: 0, 1 if it failed, 130 after Ctrl-C."""
+    from pkgutil import resolve_name  # noqa: PLC0415 (not needed for `--version`)
+
     from weft.errors import WeftError  # noqa: PLC0415
     from weft.serving.protocol import reason_of  # noqa: PLC0415
 
     try:
-        match name:
-            case "tune":
-                from weft.cli.tune import tune  # noqa: PLC0415
-
-                return tune(settings)
-            case "chat":
-                from weft.cli.chat.command import chat  # noqa: PLC0415
-
-                chat(settings, **options)
-            case "bench":
-                from weft.cli.bench import bench  # noqa: PLC0415
-
-                bench(settings, **options)
-            case "plan":
-                from weft.cli.plan import plan  # noqa: PLC0415
-
-                plan(settings, **options)
+        return resolve_name(command.function)(settings, **options) or 0
     except WeftError as error:
-        print(f"{name}: {reason_of(error)}", file=sys.stderr)
+        print(f"{command.name}: {reason_of(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\n{name}: interrupted", file=sys.stderr)
+        print(f"\n{command.name}: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str], command: "Command | None" = None) -> "Parsed":

@@ -2,8 +2,7 @@
 
 import difflib
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
@@ -13,7 +12,6 @@ from ray.serve.handle import DeploymentHandle
 from weft.config import EngineConfig
 from weft.errors import InvalidConfigError
 from weft.ray.handles import RayFleet
-from weft.ray.messages import Call, Question, Sent
 from weft.ray.remote import RemoteEngine
 from weft.ray.replica import Replica
 from weft.ray.scaling import wanted
@@ -35,38 +33,24 @@ SCALE_EVERY_S = 2.0
 """Interval of load reports for autoscaling, in seconds."""
 
 
-class ReplicaActor:
-    """A replica as an actor of Ray Serve."""
+class ReplicaActor(Replica):
+    """A replica as an actor of Ray Serve, which also calls its `check_health`."""
 
     async def __init__(self, model: str | None, config: EngineConfig, key: bytes) -> None:  # type: ignore[misc]  # As in Ray.
-        self._replica = Replica(serve.get_replica_context().replica_id.unique_id, model, config, key)
-        await self._replica.start()
-
-    async def generate(self, call: Call) -> AsyncGenerator[Sent]:
-        """Yields the messages of a response."""
-        async with aclosing(self._replica.generate(call)) as messages:
-            async for message in messages:
-                yield message
-
-    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
-        """Returns the result of a method."""
-        return await self._replica.answer(question)
+        super().__init__(serve.get_replica_context().replica_id.unique_id, model, config, key)
+        await self.start()
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Returns the report for routers."""
-        return {"report": await self._replica.report()}
+        return {"report": await self.report()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Returns the load for the autoscaling policy."""
-        return self._replica.pressure()
-
-    async def check_health(self) -> None:
-        """Raises EngineStoppedError if the engine's worker has died."""
-        self._replica.check_health()
+        return self.pressure()
 
     async def __del__(self) -> None:
         """Closes the engine; called by Ray after the last response."""
-        await self._replica.close()
+        await self.close()
 
 
 @serve.ingress()
@@ -198,15 +182,14 @@ _NOT_HERE = {
 def _range(replicas: int | str | tuple[int, int]) -> tuple[int, int]:
     try:
         if isinstance(replicas, str):
-            low, _, high = replicas.partition("-")
-            return _checked(int(low), int(high or low))
-        return _checked(*((replicas, replicas) if isinstance(replicas, int) else replicas))
+            first, _, second = replicas.partition("-")
+            low, high = int(first), int(second or first)
+        else:
+            low, high = (replicas, replicas) if isinstance(replicas, int) else replicas
+        is_range = 0 <= low <= high and high > 0
     except (TypeError, ValueError):
+        is_range = False
+    if not is_range:
         message = f"replicas is {replicas!r}; it must be a number, or two like 2-8, of which the second is the greater"
-        raise InvalidConfigError("replicas", message) from None
-
-
-def _checked(low: int, high: int) -> tuple[int, int]:
-    if not 0 <= low <= high or high == 0:
-        raise ValueError
+        raise InvalidConfigError("replicas", message)
     return low, high

@@ -4,15 +4,18 @@ The spellings are llama-server's, so its command lines work unchanged; `weft.cli
 effect here. To add a setting:
 
 1. Add its field, with type and default, to `Settings` below, or to `ChatSettings` in `chat.py` if it is about chats. A setting of
-   the engine is a field of `EngineConfig` in `weft/config.py` instead (and of `rust/config`), a sampling parameter one of
-   `Sampling` in `weft/sampling_fields.py`; each has its description and its bounds there.
-2. If its text is neither any word, nor a switch, nor a number within such bounds, give it a parser: `parsed(default, parser)` at
-   the field, with a function of `values.py` or one of your own; for the engine and for sampling, an entry in `engine.py`.
-3. Add its spellings, its variable and its description to `flags.json`, in the group and at the place where `--help-all` shows it.
-   The fields of an entry are described by `Words` in `flags.py`.
-4. If `--help` shows it too, add its name to `COMMON` in `weft/cli/help.py`.
-5. Use it where it has its effect: `settings.NAME`. Parsing, completion and the configuration file know it by now.
-6. Print its page: `python scripts/flag_table.py > docs/reference/flags.md`.
+   the engine is a field of `EngineConfig` and `EngineOptions` in `weft/config.py` instead, which `rust/python/settings.rs` reads;
+   a sampling parameter is a field of `Sampling` in `weft/sampling_fields.py`. Both have their description and their bounds there.
+2. If its text is more than a word or a switch, give it a parser: `parsed(default, parser)` at the field, with a function of
+   `values.py` or a new one. Fields of the engine and of `Sampling` are parsed by their types and bounds; exceptions are in
+   `engine.py`.
+3. Add its spellings, its variable and its description to `flags.json`, in the group and at the position where `--help-all` shows
+   it. The fields of an entry are described by `Words` in `flags.py`.
+4. If `--help` is to show it too, add its name to `COMMON` in `weft/cli/help.py`.
+5. Read it where it has its effect, as `settings.NAME` or `settings.engine.NAME`.
+6. Print the page of all flags: `python scripts/flag_table.py > docs/reference/flags.md`.
+
+The command line, variables, the configuration file and shell completion are derived from these tables.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
