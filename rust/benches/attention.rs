@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use spinning::Spinning;
 use weft::kernels::attention::{
-    Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape, attend, scratch_bytes,
+    Attention, AttentionOutput, AttentionPlan, AttentionShape, CacheCells, CellFormat, Mask, MaskOrder, Queries, attend,
+    scratch_bytes,
 };
-use weft::kernels::{Level, Shared, Team};
+use weft::kernels::{Level, SharedSlice, Team};
 
 /// Minimum size of the keys and values of all layers together.
 const POOL_BYTES: usize = 96 << 20;
@@ -47,7 +48,7 @@ struct Case {
     visibility: Visibility,
     heads: (usize, usize),
     size: usize,
-    format: Format,
+    format: CellFormat,
     is_quick: bool,
 }
 
@@ -112,7 +113,7 @@ fn peak() -> f64 {
 fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (f64, f64, f64, f64) {
     let Case { visibility, heads: (n_heads, n_kv_heads), size, format, .. } = *case;
     let (n_rows, n_cells) = (visibility.n_rows(), visibility.n_cells());
-    let shape = Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size: size, value_size: size };
+    let shape = AttentionShape { n_rows, n_heads, n_kv_heads, n_cells, key_size: size, value_size: size };
     let head_stride = format.bytes(size);
     let layer_bytes = n_cells * n_kv_heads * head_stride;
     let n_layers = (POOL_BYTES / (2 * layer_bytes)).clamp(1, MAX_LAYERS);
@@ -143,7 +144,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let sequence_of_row: Vec<u32> = (0..n_rows).map(|row| visibility.sequence(row)).collect();
     let order = MaskOrder { sequence_of_row: &sequence_of_row, position_of_cell: Some(&position_of_cell) };
     let mask = Mask { values: &mask, row_stride: n_cells };
-    let mut plan = Plan::default();
+    let mut plan = AttentionPlan::default();
     let mut plan_s = f64::MAX;
     for _ in 0..4 {
         let start = Instant::now();
@@ -152,7 +153,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     }
     let mut results = vec![0.0; n_rows * n_heads * size];
     let mut scratch = vec![0; scratch_bytes(&shape, n_threads)];
-    let (results, scratch) = (Shared::from(&mut results[..]), Shared::from(&mut scratch[..]));
+    let (results, scratch) = (SharedSlice::from(&mut results[..]), SharedSlice::from(&mut scratch[..]));
     let out = AttentionOutput { values: &results, row_stride: n_heads * size, head_stride: size };
     let n_arrived = AtomicUsize::new(0);
     let is_done = AtomicUsize::new(0);
@@ -170,7 +171,8 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
                 return best.iter().sum::<f64>() / n_layers as f64;
             }
             for (&(keys, values), best) in layers.iter().zip(&mut best) {
-                let cells = |bytes| Cells { bytes, format, head_size: size, cell_stride: n_kv_heads * head_stride, head_stride };
+                let cells =
+                    |bytes| CacheCells { bytes, format, head_size: size, cell_stride: n_kv_heads * head_stride, head_stride };
                 let attention = Attention {
                     shape,
                     queries: Queries { values: &queries, row_stride: n_heads * size, head_stride: size },
@@ -207,7 +209,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, visibility| Case { name, visibility, heads: (14, 2), size: 64, format: Format::F16, is_quick: false };
+    let case = |name, visibility| Case { name, visibility, heads: (14, 2), size: 64, format: CellFormat::F16, is_quick: false };
     let quick = |case: Case| Case { is_quick: true, ..case };
     let with = |case: Case, heads, size| Case { heads, size, ..case };
     vec![
@@ -229,9 +231,9 @@ fn cases() -> Vec<Case> {
         case("32 × 4,000 shared", Visibility::Shared(32, 4000)),
         quick(case("chunk of 512", Visibility::Chunk(512, 0))),
         case("chunk of 512 at 4k", Visibility::Chunk(512, 4096)),
-        quick(Case { format: Format::Q8_0, ..case("8 × 1,000 own, q8_0", Visibility::Own(8, 1000)) }),
-        Case { format: Format::Q8_0, ..case("32 × 1,000 shared, q8_0", Visibility::Shared(32, 1000)) },
-        Case { format: Format::Bf16, ..case("8 × 1,000 own, bf16", Visibility::Own(8, 1000)) },
+        quick(Case { format: CellFormat::Q8_0, ..case("8 × 1,000 own, q8_0", Visibility::Own(8, 1000)) }),
+        Case { format: CellFormat::Q8_0, ..case("32 × 1,000 shared, q8_0", Visibility::Shared(32, 1000)) },
+        Case { format: CellFormat::Bf16, ..case("8 × 1,000 own, bf16", Visibility::Own(8, 1000)) },
         quick(with(case("1 × 1,000, 16 over 16 of 128", Visibility::Own(1, 1000)), (16, 16), 128)),
         with(case("8 × 1,000 own, 16 over 16 of 128", Visibility::Own(8, 1000)), (16, 16), 128),
         with(case("32 × 1,000 shared, 16 over 16 of 128", Visibility::Shared(32, 1000)), (16, 16), 128),

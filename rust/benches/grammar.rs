@@ -56,7 +56,7 @@ impl Vocabulary {
 }
 
 impl TokenLookup for Vocabulary {
-    fn spelt(&self, _: &str) -> Option<Token> {
+    fn find_token(&self, _: &str) -> Option<Token> {
         None
     }
 

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spinning::Spinning;
-use weft::kernels::products::{Format, ProductOutput, Rows, Weights, multiply, scratch_bytes};
-use weft::kernels::{Level, Shared, Team};
+use weft::kernels::products::{ProductOutput, Rows, WeightFormat, Weights, multiply, scratch_bytes};
+use weft::kernels::{Level, SharedSlice, Team};
 
 /// Work of each thread of a team in a round.
 type Work<'a> = dyn Fn(usize, &dyn Team) + Sync + 'a;
@@ -192,7 +192,7 @@ fn random_bytes(n: usize) -> Vec<u8> {
 }
 
 /// Returns the seconds of one product, and of reading its weights.
-fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_rows: usize) -> [f64; 2] {
+fn measure(options: &Options, format: WeightFormat, shape: &Shape, bytes: &[u8], n_rows: usize) -> [f64; 2] {
     let Shape { n_in, n_out, .. } = *shape;
     let matrix = format.row_bytes(n_in) * n_out;
     let n_matrices = (shape.bytes / matrix).max(1);
@@ -200,7 +200,7 @@ fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_row
     let rows = Rows { values: &values, n_rows, row_stride: n_in };
     let mut scratch = vec![0; scratch_bytes(options.level, format, n_in, n_out, n_rows, options.n_threads)];
     let mut out = vec![0.0; n_rows * n_out];
-    let (scratch, out) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+    let (scratch, out) = (SharedSlice::from(&mut scratch[..]), SharedSlice::from(&mut out[..]));
     let output = ProductOutput { values: &out, row_stride: n_out };
     let budget = Duration::from_millis(if options.is_quick { 20 } else { 120 });
     // The bandwidth is measured on another matrix, so that neither finds its data in a CPU cache.
@@ -249,9 +249,9 @@ fn main() {
             print!("{n:>14}");
         }
         println!();
-        for format in Format::ALL {
+        for format in WeightFormat::ALL {
             let name = format!("{format:?}");
-            let is_common = matches!(format, Format::Q8_0 | Format::Q4K | Format::Q6K);
+            let is_common = matches!(format, WeightFormat::Q8_0 | WeightFormat::Q4K | WeightFormat::Q6K);
             let is_wanted = options.format.as_ref().map_or(is_common || (i == 0 && !options.is_quick), |wanted| *wanted == name);
             if !is_wanted || !n_in.is_multiple_of(format.block_len()) {
                 continue;

@@ -27,13 +27,13 @@ use super::{
 
 pub(super) const DEFAULT_UBATCH: u32 = 512;
 
-/// Below this, prefill would lose more than flash attention costs.
+/// Minimum of `n_ubatch`: below it, prefill would lose more than flash attention costs.
 const MIN_UBATCH: u32 = 64;
 
 /// Attention scores may take 1 / `SCORES_FRACTION` of the memory that the KV cache leaves free.
 const SCORES_FRACTION: u64 = 4;
 
-pub(super) struct Attention {
+pub(super) struct AttentionChoice {
     pub(super) flash_attention: FlashAttention,
     pub(super) n_ubatch: u32,
     reason: &'static str,
@@ -54,8 +54,8 @@ pub(super) struct Chooser<'a> {
 }
 
 impl Chooser<'_> {
-    /// An explicit setting of flash attention selects llama.cpp's attention.
-    pub(super) fn kernels(self, covers_attention: bool) -> EnabledKernels {
+    /// Chooses kernels. An explicit setting of flash attention selects llama.cpp's attention.
+    pub(super) fn choose_kernels(self, covers_attention: bool) -> EnabledKernels {
         let usable = self.hardware.usable_kernels;
         if self.config.kernels == KernelChoice::LlamaCpp {
             return EnabledKernels::NONE;
@@ -64,8 +64,8 @@ impl Chooser<'_> {
         EnabledKernels { attention: usable.attention && covers_attention && is_auto && self.model.n_heads > 0, ..usable }
     }
 
-    pub(super) fn attention(self, kernels: EnabledKernels, limits: &Limits) -> Attention {
-        let without_scores = |flash_attention, reason| Attention { flash_attention, n_ubatch: limits.n_ubatch, reason };
+    pub(super) fn choose_attention(self, kernels: EnabledKernels, limits: &Limits) -> AttentionChoice {
+        let without_scores = |flash_attention, reason| AttentionChoice { flash_attention, n_ubatch: limits.n_ubatch, reason };
         if kernels.attention && !self.model.is_offloaded {
             return without_scores(FlashAttention::On, "");
         }
@@ -74,7 +74,7 @@ impl Chooser<'_> {
         }
         let fitting_ubatch = self.fitting_ubatch(limits);
         let off = |reason| match fitting_ubatch {
-            Some(n_ubatch) => Attention { flash_attention: FlashAttention::Off, n_ubatch, reason },
+            Some(n_ubatch) => AttentionChoice { flash_attention: FlashAttention::Off, n_ubatch, reason },
             None => without_scores(FlashAttention::On, "not enough memory for the scores without it"),
         };
         let tuned = self.tuned.and_then(|tuned| tuned.flash_attention);
@@ -83,7 +83,7 @@ impl Chooser<'_> {
             (FlashAttention::Off, _) => {
                 let least = self.config.n_ubatch.map_or_else(|| min_ubatch(limits), |_| limits.n_ubatch);
                 let n_ubatch = fitting_ubatch.unwrap_or(least);
-                Attention { flash_attention: FlashAttention::Off, n_ubatch, reason: "configured" }
+                AttentionChoice { flash_attention: FlashAttention::Off, n_ubatch, reason: "configured" }
             }
             (FlashAttention::Auto, _) if self.config.type_v.is_quantized() => {
                 without_scores(FlashAttention::On, "required by a quantised V")
@@ -98,9 +98,9 @@ impl Chooser<'_> {
         }
     }
 
-    /// Never more than processors: the threads of a step synchronize by spinning, and if two share a processor, a step takes a
-    /// thousand times as long.
-    pub(super) fn threads(self) -> ThreadCounts {
+    /// Chooses numbers of threads, never more than processors: the threads of a step synchronize by spinning, and if two share a
+    /// processor, a step takes a thousand times as long.
+    pub(super) fn choose_threads(self) -> ThreadCounts {
         let (n_threads, reason) = match (self.config.n_threads, self.tuned) {
             (Some(n), _) => (n, "configured"),
             (None, Some(tuned)) => (tuned.n_threads, "tuned"),
@@ -124,8 +124,8 @@ impl Chooser<'_> {
         ThreadCounts { n_threads, n_threads_batch, summary }
     }
 
-    pub(super) fn describe(self, kernels: EnabledKernels, attention: &Attention, threads: &ThreadCounts) -> String {
-        let Attention { flash_attention, n_ubatch, reason } = *attention;
+    pub(super) fn describe(self, kernels: EnabledKernels, attention: &AttentionChoice, threads: &ThreadCounts) -> String {
+        let AttentionChoice { flash_attention, n_ubatch, reason } = *attention;
         let attention = if kernels.attention && !self.model.is_offloaded {
             format!("attention by weft ({})", self.hardware.kernels_level)
         } else {
@@ -158,7 +158,7 @@ impl Chooser<'_> {
         is_usable && !self.model.covers_attention
     }
 
-    /// Most tokens per decode whose attention scores fit; `None` if even the minimum does not. A configured value is kept.
+    /// Maximum tokens per decode whose attention scores fit; `None` if even the minimum does not. A configured value is kept.
     fn fitting_ubatch(self, limits: &Limits) -> Option<u32> {
         let cache_bytes = u64::from(limits.n_ctx) * self.model.kv_bytes_per_token;
         let max_score_bytes = self.hardware.free_bytes.saturating_sub(cache_bytes) / SCORES_FRACTION;
@@ -169,7 +169,7 @@ impl Chooser<'_> {
     }
 }
 
-/// One token per slot plus a prefill chunk.
+/// Returns the minimum of `n_ubatch`: one token per slot plus a prefill chunk.
 fn min_ubatch(limits: &Limits) -> u32 {
     MIN_UBATCH.max(limits.n_slots + MIN_CHUNK).min(limits.n_ubatch)
 }

@@ -1,3 +1,5 @@
+//! The user's settings of an engine.
+
 use std::time::Duration;
 
 use super::{KernelChoice, Pooling, RopeConfig, Threads, named_variants, with_defaults};

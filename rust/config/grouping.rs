@@ -15,7 +15,7 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// How many of the first tokens are grouped when the token at `index` is computed: a multiple of `width`.
+    /// Returns the number of leading tokens that are grouped when the token at `index` is computed: a multiple of `width`.
     pub(crate) fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
         let at = if index < n_prompt { index - index % self.n_batch } else { index };
         at - at % self.width
@@ -27,13 +27,13 @@ impl Grouping {
         if in_prompt < n_prompt { in_prompt } else { n_prompt.max(self.width) }
     }
 
-    /// How many tokens can be computed from `index` on before more are grouped.
+    /// Returns the number of tokens from `index` on that are computed before the next ones are grouped.
     pub(crate) fn n_until_next(&self, index: u32, n_prompt: u32) -> u32 {
         let to_multiple = |of: u32| of - index % of;
         if index < n_prompt { to_multiple(self.n_batch).min(n_prompt - index) } else { to_multiple(self.width) }
     }
 
-    /// Maximum length of a text whose positions are all below `n_positions`.
+    /// Returns the maximum length of a text whose positions are all below `n_positions`.
     pub(crate) fn n_tokens_within(&self, n_positions: u32) -> u32 {
         let Some(n_groupable) = n_positions.checked_sub(self.width) else { return n_positions };
         let n_groups = n_groupable / (self.width / self.n) + 1;

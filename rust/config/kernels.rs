@@ -1,3 +1,5 @@
+//! Choice between our kernels and llama.cpp's.
+
 use super::named_variants;
 
 named_variants! {

@@ -1,3 +1,5 @@
+//! Sizes and limits of an engine, derived from its settings.
+
 use std::time::Duration;
 
 use super::compute::DEFAULT_UBATCH;
@@ -7,18 +9,18 @@ use super::{
 };
 use crate::error::Result;
 
-/// llama.cpp's `LLAMA_MAX_SEQ`.
+/// Maximum number of sequence ids: llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
 
 /// llama.cpp rounds the size of the KV cache, and of a slot's part, up to multiples of this.
 const CELLS_STEP: u32 = 256;
 
-/// Sequence ids for cached branches, added to the ids of the slots.
+/// Number of sequence ids for cached branches, added to the ids of the slots.
 const N_CACHED_IDS: u32 = 64;
 
 const MAX_CELLS: u64 = (1 << 31) - 256;
 
-/// It is also at most a quarter of the machine's memory.
+/// Default size of the host cache; it is also at most a quarter of the machine's memory.
 const DEFAULT_HOST_CACHE_BYTES: u64 = 8192 << 20;
 
 /// Maximum to which the number of slots raises the default size.
@@ -38,7 +40,7 @@ pub struct Limits {
     pub n_seq_max: u32,
     /// Maximum number of rows with logits in one decode; at least one per slot.
     pub n_outputs: u32,
-    /// `None` is unlimited, 0 disables the host cache.
+    /// Maximum size of the host cache; `None` is unlimited, 0 disables it.
     pub max_host_cache_bytes: Option<u64>,
     pub max_queue: u32,
     pub max_token_gap: TokenGap,
@@ -73,7 +75,7 @@ impl Limits {
             );
             return reject("n_ctx", message);
         }
-        let grouping = grouping(config, n_ctx)?;
+        let grouping = derive_grouping(config, n_ctx)?;
         let n_ctx_max = grouping.map_or(model.n_ctx_max, |grouping| grouping.n_tokens_within(model.n_ctx_max));
         let is_unified = config.kv_unified.unwrap_or(config.n_slots.is_none());
         let n_ctx_slot = if is_unified { n_ctx } else { round_up_to_cells_step(n_ctx.div_ceil(n_slots)).min(n_ctx) };
@@ -124,7 +126,7 @@ impl Limits {
     }
 }
 
-fn grouping(config: &EngineConfig, n_ctx: u32) -> Result<Option<Grouping>> {
+fn derive_grouping(config: &EngineConfig, n_ctx: u32) -> Result<Option<Grouping>> {
     let EngineConfig { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *config;
     let reject = |message| reject("grp_attn_n", message);
     match n {

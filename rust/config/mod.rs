@@ -62,7 +62,7 @@ pub const MAX_ADAPTERS: usize = 64;
 /// Value of [`Limits::slow_consumer_timeout`].
 pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// First chunk of a prompt, and the minimum while no sequence is decoding. A decode fits it beside one token of every slot.
+/// First chunk of a prompt, and the minimum while no sequence is decoding. A decode has room for it and one token of every slot.
 pub const MIN_CHUNK: u32 = 16;
 
 fn reject_value<T>(param: &'static str, value: impl Display, valid: impl Display) -> Result<T> {

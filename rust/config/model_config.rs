@@ -1,3 +1,5 @@
+//! The user's settings of a model.
+
 use std::path::PathBuf;
 
 use super::{KernelChoice, KvOverride, Placement, reject_value};
@@ -19,7 +21,8 @@ pub struct ModelConfig {
     pub check_tensors: bool,
     pub placement: Placement,
     pub kernels: KernelChoice,
-    /// Rearranges weights into the layout of llama.cpp's own products; `None` leaves the choice to [`ModelConfig::weights`].
+    /// Rearranges weights into the layout of llama.cpp's own products; `None` leaves the choice to
+    /// [`ModelConfig::choose_layout`].
     pub repack: Option<bool>,
     /// Adapters to load with the model, at most [`MAX_ADAPTERS`]; an adapter's index here is its id.
     pub adapters: Vec<AdapterConfig>,

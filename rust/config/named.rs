@@ -1,7 +1,7 @@
 //! Enums whose variants have names, mostly llama.cpp's.
 
 pub trait Named: Copy + PartialEq + 'static {
-    /// In the order of messages.
+    /// Names and variants, in the order of messages.
     const NAMES: &'static [(&'static str, Self)];
 
     fn named(name: &str) -> Option<Self> {

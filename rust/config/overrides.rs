@@ -1,7 +1,9 @@
+//! Overrides of a model file's metadata, and of the memory that holds a tensor.
+
 use super::reject;
 use crate::error::Result;
 
-/// llama.cpp copies keys and texts into zero-terminated arrays of 128 bytes.
+/// Maximum size of a key or a text: llama.cpp copies them into zero-terminated arrays of 128 bytes.
 const MAX_BYTES: usize = 127;
 
 const MAX_PATTERN_BYTES: usize = 1024;

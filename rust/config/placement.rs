@@ -1,3 +1,5 @@
+//! Placement of weights on devices and in memories.
+
 use super::{TensorOverride, named_variants};
 
 /// Devices in use, and the distribution of weights over them.
@@ -28,7 +30,7 @@ impl Placement {
         self.split != Split::default() || self.main_gpu != 0 || !self.tensor_split.is_empty()
     }
 
-    /// In order of precedence: the user's patterns, then the numbers of layers.
+    /// Returns the overrides in order of precedence: the user's patterns, then the numbers of layers.
     pub fn tensor_overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.tensors.clone();
         overrides.extend(self.cpu_moe.then(TensorOverride::experts));
@@ -37,7 +39,7 @@ impl Placement {
         overrides
     }
 
-    /// Tensors of layers that a GPU computes may be in host memory.
+    /// Returns whether tensors of layers that a GPU computes may be in host memory.
     pub fn moves_tensors(&self) -> bool {
         !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }

@@ -1,3 +1,5 @@
+//! Pooling of token embeddings.
+
 use super::{Named, named_variants};
 
 named_variants! {
@@ -17,7 +19,7 @@ named_variants! {
 }
 
 impl Pooling {
-    pub fn numbered(number: &str) -> Option<Self> {
+    pub fn from_number(number: &str) -> Option<Self> {
         Self::NAMES.get(number.parse::<usize>().ok()?).map(|(_, pooling)| *pooling)
     }
 }

@@ -1,3 +1,5 @@
+//! Checks the settings of an engine against the model and the machine, and chooses those that are left open.
+
 use super::compute::Chooser;
 use super::{
     EnabledKernels, EngineConfig, FlashAttention, KernelChoice, Limits, MAX_SLOTS, MAX_THREADS, Named, Pooling, WeightLayout,
@@ -87,16 +89,16 @@ impl EngineConfig {
         // Tuning measured on all processors.
         let tuned = tuned.filter(|_| self.threads.cpus.is_empty());
         let chooser = Chooser { config: self, model, hardware, tuned };
-        let kernels = chooser.kernels(model.covers_attention);
+        let kernels = chooser.choose_kernels(model.covers_attention);
         if self.kernels == KernelChoice::Weft && kernels == EnabledKernels::NONE {
             tracing::warn!("kernels is weft, but none of weft's kernels can be used: llama.cpp's compute this model");
         }
-        let attention = chooser.attention(kernels, &limits);
-        let threads = chooser.threads();
+        let attention = chooser.choose_attention(kernels, &limits);
+        let threads = chooser.choose_threads();
         Ok(ResolvedConfig {
             limits: Limits { n_ubatch: attention.n_ubatch, ..limits },
             kernels,
-            embedding_kernels: chooser.kernels(model.covers_embedding_attention),
+            embedding_kernels: chooser.choose_kernels(model.covers_embedding_attention),
             flash_attention: attention.flash_attention,
             n_threads: threads.n_threads,
             n_threads_batch: threads.n_threads_batch,

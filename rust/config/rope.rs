@@ -1,3 +1,5 @@
+//! Overrides of the encoding of positions.
+
 use super::{Named, named_variants, reject_value};
 use crate::error::Result;
 

@@ -1,3 +1,5 @@
+//! Placement and priority of compute threads.
+
 use super::{MAX_THREADS, reject, reject_value};
 use crate::error::Result;
 
@@ -50,7 +52,7 @@ pub enum ThreadPriority {
 }
 
 impl ThreadPriority {
-    pub fn numbered(number: i32) -> Option<Self> {
+    pub fn from_number(number: i32) -> Option<Self> {
         match number {
             -1 => Some(Self::Low),
             0 => Some(Self::Normal),
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn priorities_have_llama_cpps_numbers() {
         assert_eq!(
-            [-2, -1, 0, 1, 2, 3, 4].map(ThreadPriority::numbered),
+            [-2, -1, 0, 1, 2, 3, 4].map(ThreadPriority::from_number),
             [
                 None,
                 Some(ThreadPriority::Low),

@@ -42,7 +42,7 @@ impl LoadFacts {
 
 impl ModelConfig {
     /// The configured layout; else weights that our kernels compute stay in their on-disk layout, and others are rearranged.
-    pub fn weights(&self, facts: &LoadFacts) -> WeightLayout {
+    pub fn choose_layout(&self, facts: &LoadFacts) -> WeightLayout {
         let is_rearranged = self.repack.unwrap_or(match self.kernels {
             KernelChoice::Auto => !facts.use_own_products() || facts.has_amx,
             KernelChoice::Weft => !facts.use_own_products(),
@@ -71,7 +71,7 @@ mod tests {
     const AMX: LoadFacts = LoadFacts { has_amx: true, ..FACTS };
 
     fn weights(kernels: KernelChoice, repack: Option<bool>, facts: LoadFacts) -> WeightLayout {
-        ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.weights(&facts)
+        ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.choose_layout(&facts)
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Alphabet {
         u32::try_from(index).expect("there are fewer ranges than code points")
     }
 
-    /// True if the class contains one of the symbols from `low` to `high`, inclusive.
+    /// Returns whether the class contains one of the symbols from `low` to `high`, inclusive.
     pub(super) fn overlaps(&self, class: u32, low: u32, high: u32) -> bool {
         let ranges = &self.classes[class as usize];
         let next = ranges.partition_point(|&(_, end)| end < low);

@@ -1,33 +1,34 @@
+//! The parse state of one branch: checks and accepts tokens.
+
 use std::sync::Arc;
 
-use super::matcher::{Matcher, State};
+use super::matcher::{Matcher, StateId};
 use super::named_tokens::NamedTokens;
-use super::spellings::{Entry, Spellings};
+use super::spellings::{SpellingEntry, Spellings};
 use super::utf8::PartialChar;
 use crate::request::{Constraint, Token};
 
-/// The state of one branch in its grammar.
 #[derive(Debug, Clone)]
-pub(super) struct Branch {
+pub(super) struct GrammarBranch {
     pub(super) spellings: Arc<Spellings>,
     pub(super) matcher: Matcher,
-    pub(super) state: State,
+    pub(super) state: StateId,
     pub(super) partial: PartialChar,
 }
 
-impl Branch {
+impl GrammarBranch {
     fn may_end(&self) -> bool {
         self.partial.is_none() && self.matcher.may_end(self.state)
     }
 
-    fn read(&mut self, spelling: &[u8]) -> Option<(State, PartialChar)> {
+    fn step_bytes(&mut self, spelling: &[u8]) -> Option<(StateId, PartialChar)> {
         // Like llama.cpp, tokens that are spelt empty or begin with NUL are never text.
         if matches!(spelling, [] | [0, ..]) {
             return None;
         }
         let (mut state, mut partial) = (self.state, self.partial);
         for &byte in spelling {
-            (state, partial) = self.matcher.feed(state, partial, byte)?;
+            (state, partial) = self.matcher.step_byte(state, partial, byte)?;
         }
         self.matcher.may_complete(state, partial).then_some((state, partial))
     }
@@ -37,20 +38,20 @@ impl Branch {
         named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 
-    /// The state after `token` without its first `n_skipped` bytes; `None` if the grammar does not allow it.
-    fn after(&mut self, token: Token, n_skipped: usize) -> Option<(State, PartialChar)> {
+    /// Returns the state after `token` without its first `n_skipped` bytes; `None` if the grammar does not allow it.
+    fn step_rest(&mut self, token: Token, n_skipped: usize) -> Option<(StateId, PartialChar)> {
         self.state = self.matcher.begin_token(self.state);
         let unchanged = (self.state, self.partial);
         let spellings = Arc::clone(&self.spellings);
         if n_skipped > 0 {
             let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
-            return if rest.is_empty() { Some(unchanged) } else { self.read(rest) };
+            return if rest.is_empty() { Some(unchanged) } else { self.step_bytes(rest) };
         }
         if spellings.is_end(token) {
             return self.may_end().then_some(unchanged);
         }
         let named = self.matcher.named_tokens(self.state);
-        let by_text = self.read(spellings.spelling(token));
+        let by_text = self.step_bytes(spellings.spelling(token));
         if !self.accepts_by_id(&named, token) {
             return by_text;
         }
@@ -66,7 +67,7 @@ impl Branch {
     }
 }
 
-impl Constraint for Branch {
+impl Constraint for GrammarBranch {
     fn allows(&mut self, token: Token) -> bool {
         self.allows_rest(token, 0)
     }
@@ -83,7 +84,7 @@ impl Constraint for Branch {
         };
         // States after each byte of the spelling, up to the first byte that is refused.
         let mut path = vec![(self.state, self.partial)];
-        for &Entry { token, n_common } in &spellings.order {
+        for &SpellingEntry { token, n_common } in &spellings.order {
             if !named.is_empty() && self.accepts_by_id(&named, token) {
                 allow(token);
             }
@@ -96,7 +97,7 @@ impl Constraint for Branch {
             let spelling = spellings.spelling(token);
             for &byte in &spelling[n_common..] {
                 let &(state, partial) = path.last().expect("the path starts with the current state");
-                let Some(next) = self.matcher.feed(state, partial, byte) else { break };
+                let Some(next) = self.matcher.step_byte(state, partial, byte) else { break };
                 path.push(next);
             }
             let &(state, partial) = path.last().expect("the path starts with the current state");
@@ -125,11 +126,11 @@ impl Constraint for Branch {
     }
 
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
-        self.after(token, n_skipped).is_some()
+        self.step_rest(token, n_skipped).is_some()
     }
 
     fn accept_rest(&mut self, token: Token, n_skipped: usize) {
-        (self.state, self.partial) = self.after(token, n_skipped).unwrap_or_default();
+        (self.state, self.partial) = self.step_rest(token, n_skipped).unwrap_or_default();
         self.warn_if_exhausted();
     }
 

@@ -5,98 +5,98 @@ use super::parse_error::{ParseError, Result, refuse_at};
 const MAX_DEPTH: usize = 256;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Value {
+pub(super) struct JsonValue {
     pub(super) at: usize,
-    pub(super) kind: ValueKind,
+    pub(super) kind: JsonKind,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum ValueKind {
+pub(super) enum JsonKind {
     Null,
     Bool(bool),
-    /// With its spelling.
+    /// A number with its spelling.
     Number(f64, String),
     String(String),
-    Array(Vec<Value>),
-    Object(Vec<(String, Value)>),
+    Array(Vec<JsonValue>),
+    Object(Vec<(String, JsonValue)>),
 }
 
-impl Value {
-    /// The last of several members of this name.
+impl JsonValue {
+    /// Returns the last of several members of this name.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         self.members()?.iter().rev().find_map(|(key, value)| (key == name).then_some(value))
     }
 
     pub(super) fn members(&self) -> Option<&[(String, Self)]> {
-        if let ValueKind::Object(members) = &self.kind { Some(members) } else { None }
+        if let JsonKind::Object(members) = &self.kind { Some(members) } else { None }
     }
 
     pub(super) fn items(&self) -> Option<&[Self]> {
-        if let ValueKind::Array(items) = &self.kind { Some(items) } else { None }
+        if let JsonKind::Array(items) = &self.kind { Some(items) } else { None }
     }
 
     pub(super) fn text(&self) -> Option<&str> {
-        if let ValueKind::String(text) = &self.kind { Some(text) } else { None }
+        if let JsonKind::String(text) = &self.kind { Some(text) } else { None }
     }
 
     pub(super) fn number(&self) -> Option<f64> {
-        if let ValueKind::Number(number, _) = self.kind { Some(number) } else { None }
+        if let JsonKind::Number(number, _) = self.kind { Some(number) } else { None }
     }
 }
 
-pub(super) fn read(text: &str) -> Result<Value, ParseError> {
-    let mut reader = Reader { text, at: 0 };
-    let value = reader.value(0).and_then(|value| {
-        reader.skip_space();
-        if reader.at == text.len() { Ok(value) } else { reader.refuse("expected the end of the JSON") }
+pub(super) fn parse(text: &str) -> Result<JsonValue, ParseError> {
+    let mut parser = JsonParser { text, at: 0 };
+    let value = parser.parse_value(0).and_then(|value| {
+        parser.skip_space();
+        if parser.at == text.len() { Ok(value) } else { parser.refuse("expected the end of the JSON") }
     });
     value.map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
-struct Reader<'a> {
+struct JsonParser<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl Reader<'_> {
+impl JsonParser<'_> {
     fn refuse<T>(&self, expected: &str) -> Result<T> {
         let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
         refuse_at(self.at, format!("{expected}, found {found}"))
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value> {
+    fn parse_value(&mut self, depth: usize) -> Result<JsonValue> {
         self.skip_space();
         let at = self.at;
         if depth == MAX_DEPTH {
             return refuse_at(at, format!("arrays and objects are nested more than {MAX_DEPTH} deep"));
         }
         let kind = match self.peek() {
-            Some(b'{') => ValueKind::Object(self.list(b'}', |reader| reader.member(depth))?),
-            Some(b'[') => ValueKind::Array(self.list(b']', |reader| reader.value(depth + 1))?),
-            Some(b'"') => ValueKind::String(self.string()?),
-            Some(b'-' | b'0'..=b'9') => self.number()?,
-            _ if self.skip("null") => ValueKind::Null,
-            _ if self.skip("true") => ValueKind::Bool(true),
-            _ if self.skip("false") => ValueKind::Bool(false),
+            Some(b'{') => JsonKind::Object(self.parse_list(b'}', |parser| parser.parse_member(depth))?),
+            Some(b'[') => JsonKind::Array(self.parse_list(b']', |parser| parser.parse_value(depth + 1))?),
+            Some(b'"') => JsonKind::String(self.parse_string()?),
+            Some(b'-' | b'0'..=b'9') => self.parse_number()?,
+            _ if self.skip("null") => JsonKind::Null,
+            _ if self.skip("true") => JsonKind::Bool(true),
+            _ if self.skip("false") => JsonKind::Bool(false),
             _ => return self.refuse("expected a JSON value"),
         };
-        Ok(Value { at, kind })
+        Ok(JsonValue { at, kind })
     }
 
-    fn member(&mut self, depth: usize) -> Result<(String, Value)> {
+    fn parse_member(&mut self, depth: usize) -> Result<(String, JsonValue)> {
         self.skip_space();
         if self.peek() != Some(b'"') {
             return self.refuse("expected the name of a property in quotation marks");
         }
-        let name = self.string()?;
+        let name = self.parse_string()?;
         self.skip_space();
         if !self.skip(":") {
             return self.refuse("expected a colon after a property's name");
         }
-        Ok((name, self.value(depth + 1)?))
+        Ok((name, self.parse_value(depth + 1)?))
     }
 
-    fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    fn parse_list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         self.at += 1;
         self.skip_space();
         let mut items = Vec::new();
@@ -111,36 +111,36 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    fn number(&mut self) -> Result<ValueKind> {
+    fn parse_number(&mut self) -> Result<JsonKind> {
         let start = self.at;
         self.skip("-");
         if !self.skip("0") {
-            self.digits()?;
+            self.skip_digits()?;
         }
         if self.skip(".") {
-            self.digits()?;
+            self.skip_digits()?;
         }
         if self.skip("e") || self.skip("E") {
             let _ = self.skip("+") || self.skip("-");
-            self.digits()?;
+            self.skip_digits()?;
         }
         let text = &self.text[start..self.at];
         let number: f64 = text.parse().map_err(|_| (start, "this number is invalid".to_owned()))?;
         if number.is_finite() {
-            Ok(ValueKind::Number(number, text.to_owned()))
+            Ok(JsonKind::Number(number, text.to_owned()))
         } else {
             refuse_at(start, "this number is too large")
         }
     }
 
-    fn digits(&mut self) -> Result<()> {
+    fn skip_digits(&mut self) -> Result<()> {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
         self.at += length;
         if length > 0 { Ok(()) } else { self.refuse("expected a digit") }
     }
 
-    fn string(&mut self) -> Result<String> {
+    fn parse_string(&mut self) -> Result<String> {
         let start = self.at;
         let mut text = String::new();
         self.at += 1;
@@ -150,7 +150,7 @@ impl Reader<'_> {
             };
             match character {
                 '"' => break,
-                '\\' => text.push(self.escape()?),
+                '\\' => text.push(self.parse_escape()?),
                 '\0'..' ' => return refuse_at(self.at, "a control character in a string must be escaped"),
                 _ => {
                     text.push(character);
@@ -162,7 +162,7 @@ impl Reader<'_> {
         Ok(text)
     }
 
-    fn escape(&mut self) -> Result<char> {
+    fn parse_escape(&mut self) -> Result<char> {
         let start = self.at;
         let unknown = || (start, "this escape is invalid in JSON".to_owned());
         let escaped = self.text.as_bytes().get(self.at + 1).copied();
@@ -175,9 +175,9 @@ impl Reader<'_> {
             Some(b'r') => '\r',
             Some(b't') => '\t',
             Some(b'u') => {
-                let mut units = vec![self.unit().ok_or_else(unknown)?];
+                let mut units = vec![self.parse_code_unit().ok_or_else(unknown)?];
                 if (0xD800..0xDC00).contains(&units[0]) && self.skip("\\u") {
-                    units.push(self.unit().ok_or_else(unknown)?);
+                    units.push(self.parse_code_unit().ok_or_else(unknown)?);
                 }
                 let decoded: Option<String> = char::decode_utf16(units).collect::<Result<_, _>>().ok();
                 let lone = || (start, "this surrogate is not part of a pair".to_owned());
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok(character)
     }
 
-    fn unit(&mut self) -> Option<u16> {
+    fn parse_code_unit(&mut self) -> Option<u16> {
         let digits = self.text.get(self.at..self.at + 4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
         self.at += 4;
         u16::from_str_radix(digits, 16).ok()
@@ -216,17 +216,17 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> String {
-        read(text).expect_err(text).to_string()
+        parse(text).expect_err(text).to_string()
     }
 
     #[test]
     fn values_are_parsed_with_their_positions() {
-        let value = read(" {\"a\": [1, -2.5e1, true, null, \"\\u00e9\\ud83e\\udd80\\n\"], \"b\": {}, \"a\": false}\n").unwrap();
+        let value = parse(" {\"a\": [1, -2.5e1, true, null, \"\\u00e9\\ud83e\\udd80\\n\"], \"b\": {}, \"a\": false}\n").unwrap();
         assert_eq!((value.at, value.members().unwrap().len()), (1, 3));
         let items = value.members().unwrap()[0].1.items().unwrap();
         assert_eq!(items.iter().map(|item| item.at).collect::<Vec<_>>(), [8, 11, 19, 25, 31]);
         assert_eq!((items[0].number(), items[1].number(), items[4].text()), (Some(1.0), Some(-25.0), Some("é🦀\n")));
-        assert_eq!(value.get("a").unwrap().kind, ValueKind::Bool(false), "the last of several counts");
+        assert_eq!(value.get("a").unwrap().kind, JsonKind::Bool(false), "the last of several counts");
         assert_eq!((value.get("b").unwrap().members(), value.get("c")), (Some(&[][..]), None));
     }
 

@@ -13,27 +13,27 @@ use super::rules::{Element, Rules};
 use super::utf8::{PartialChar, Utf8Step};
 use crate::request::Token;
 
-/// [`EMPTY`] requires nothing more.
+/// An interned stack. [`EMPTY`] requires nothing more.
 type Stack = u32;
 const EMPTY: Stack = 0;
 
 /// An interned set of stacks. No text continues from [`DEAD`].
-pub(super) type State = u32;
-pub(super) const DEAD: State = 0;
+pub(super) type StateId = u32;
+pub(super) const DEAD: StateId = 0;
 
-const UNKNOWN: State = State::MAX;
+const UNKNOWN: StateId = StateId::MAX;
 
-/// Stacks created for one token: some tenths of a second and tens of megabytes. Ordinary grammars need a few per cent of this.
+/// Maximum stacks created for one token: some tenths of a second and tens of megabytes. Ordinary grammars need a few per cent.
 const MAX_STEPS: usize = 1 << 20;
 
-/// Stacks inspected for one token: also some tenths of a second. A list of thousands of words that each begin with a different
-/// character takes a quarter of this.
+/// Maximum stacks inspected for one token: also some tenths of a second. A list of thousands of words that each begin with a
+/// different character takes a quarter.
 const MAX_INSPECTED: usize = 1 << 26;
 
 /// Numbers in the cache above which it is cleared before the next token.
 pub(super) const MAX_CACHED: usize = 1 << 20;
 
-/// Symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
+/// Maximum symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
 const ROW: usize = 256;
 
 #[derive(Debug)]
@@ -48,11 +48,11 @@ pub(super) struct Matcher {
     stacks: Vec<(u32, Stack)>,
     stack_numbers: HashMap<(u32, Stack), Stack>,
     states: Vec<Box<[Stack]>>,
-    state_numbers: HashMap<Box<[Stack]>, State>,
+    state_numbers: HashMap<Box<[Stack]>, StateId>,
     /// Transitions on the first [`ROW`] symbols: a row per state.
-    next: Vec<State>,
-    next_rare: HashMap<(State, u32), State>,
-    completable: HashMap<(State, PartialChar), bool>,
+    next: Vec<StateId>,
+    next_rare: HashMap<(StateId, u32), StateId>,
+    completable: HashMap<(StateId, PartialChar), bool>,
     visited_in: Vec<u32>,
     round: u32,
     pending: Vec<Stack>,
@@ -63,8 +63,8 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// Also returns the start state; [`DEAD`] if there are too many ways to begin.
-    pub(super) fn new(language: Arc<Language>) -> (Self, State) {
+    /// Creates a matcher, and returns it with the start state; [`DEAD`] if there are too many ways to begin.
+    pub(super) fn new(language: Arc<Language>) -> (Self, StateId) {
         let root = language.rules.root;
         let mut matcher = Self::empty(language);
         matcher.begin_round();
@@ -96,13 +96,13 @@ impl Matcher {
         matcher
     }
 
-    /// True once a token took too many steps: no token is allowed any more.
+    /// Returns true once a token took too many steps: no token is allowed any more.
     pub(super) fn is_exhausted(&self) -> bool {
         self.n_steps > MAX_STEPS || self.n_inspected > MAX_INSPECTED
     }
 
     /// Resets the step counters. If the cache is full, it is cleared except for `state`, whose new number is returned.
-    pub(super) fn begin_token(&mut self, state: State) -> State {
+    pub(super) fn begin_token(&mut self, state: StateId) -> StateId {
         if self.is_exhausted() {
             self.clear();
             return DEAD;
@@ -139,11 +139,11 @@ impl Matcher {
         *self = Self { n_steps, n_inspected, ..Self::empty(Arc::clone(&self.language)) };
     }
 
-    pub(super) fn may_end(&self, state: State) -> bool {
+    pub(super) fn may_end(&self, state: StateId) -> bool {
         self.states[state as usize].first() == Some(&EMPTY)
     }
 
-    pub(super) fn step(&mut self, state: State, code: u32) -> State {
+    pub(super) fn step(&mut self, state: StateId, code: u32) -> StateId {
         let symbol = self.language.alphabet.symbol(code);
         let n_columns = self.n_columns();
         let index = ((symbol as usize) < n_columns).then(|| state as usize * n_columns + symbol as usize);
@@ -171,7 +171,7 @@ impl Matcher {
         self.language.alphabet.len().min(ROW)
     }
 
-    pub(super) fn feed(&mut self, state: State, partial: PartialChar, byte: u8) -> Option<(State, PartialChar)> {
+    pub(super) fn step_byte(&mut self, state: StateId, partial: PartialChar, byte: u8) -> Option<(StateId, PartialChar)> {
         let next = match partial.feed(byte) {
             Utf8Step::Character(code) => (self.step(state, code), PartialChar::default()),
             Utf8Step::Partial(partial) => (state, partial),
@@ -180,7 +180,7 @@ impl Matcher {
         (next.0 != DEAD).then_some(next)
     }
 
-    pub(super) fn may_complete(&mut self, state: State, partial: PartialChar) -> bool {
+    pub(super) fn may_complete(&mut self, state: StateId, partial: PartialChar) -> bool {
         if partial.is_none() {
             return true;
         }
@@ -198,13 +198,13 @@ impl Matcher {
         is_possible
     }
 
-    pub(super) fn named_tokens(&mut self, state: State) -> NamedTokens {
+    pub(super) fn named_tokens(&mut self, state: StateId) -> NamedTokens {
         self.n_inspected += self.states[state as usize].len();
         NamedTokens::new(self.tops(state))
     }
 
-    /// The state after a token that `state` accepts by its id.
-    pub(super) fn step_token(&mut self, state: State, token: Token) -> State {
+    /// Returns the state after a token that `state` accepts by its id.
+    pub(super) fn step_token(&mut self, state: StateId, token: Token) -> StateId {
         self.advance(state, |_, element| match element {
             Element::Token(named) => named == token,
             Element::NotToken(named) => named != token,
@@ -212,19 +212,19 @@ impl Matcher {
         })
     }
 
-    pub(super) fn union(&mut self, one: State, other: State) -> State {
+    pub(super) fn union(&mut self, one: StateId, other: StateId) -> StateId {
         self.settled.clear();
         self.settled.extend_from_slice(&self.states[one as usize]);
         self.settled.extend_from_slice(&self.states[other as usize]);
         self.intern_settled()
     }
 
-    fn tops(&self, state: State) -> impl Iterator<Item = Element> {
+    fn tops(&self, state: StateId) -> impl Iterator<Item = Element> {
         let stacks = self.states[state as usize].iter().filter(|&&stack| stack != EMPTY);
         stacks.map(|&stack| self.language.rules.element(self.stacks[stack as usize].0))
     }
 
-    fn advance(&mut self, state: State, is_match: impl Fn(&Language, Element) -> bool) -> State {
+    fn advance(&mut self, state: StateId, is_match: impl Fn(&Language, Element) -> bool) -> StateId {
         if self.is_exhausted() {
             return DEAD;
         }
@@ -234,7 +234,7 @@ impl Matcher {
             let stack = self.states[state as usize][index];
             let (top, below) = self.stacks[stack as usize];
             if stack != EMPTY && is_match(&self.language, self.language.rules.element(top)) {
-                let stack = self.after(top, below);
+                let stack = self.push_after(top, below);
                 self.pending.push(stack);
             }
         }
@@ -247,7 +247,7 @@ impl Matcher {
         self.settled.clear();
     }
 
-    fn after(&mut self, at: u32, below: Stack) -> Stack {
+    fn push_after(&mut self, at: u32, below: Stack) -> Stack {
         // A finished alternative is popped, so that a rule that ends with itself does not grow the stack.
         if self.language.rules.element(at + 1) == Element::End { below } else { self.push(at + 1, below) }
     }
@@ -273,7 +273,7 @@ impl Matcher {
     }
 
     /// Expands rules until every pending stack has a character or a token on top.
-    fn settle(&mut self) -> State {
+    fn settle(&mut self) -> StateId {
         while let Some(stack) = self.pending.pop() {
             if std::mem::replace(&mut self.visited_in[stack as usize], self.round) == self.round {
                 continue;
@@ -285,7 +285,7 @@ impl Matcher {
             let (top, below) = self.stacks[stack as usize];
             match self.language.rules.element(top) {
                 Element::Rule(rule) if stack != EMPTY => {
-                    let below = self.after(top, below);
+                    let below = self.push_after(top, below);
                     self.expand(rule, below);
                 }
                 _ => self.settled.push(stack),
@@ -294,14 +294,14 @@ impl Matcher {
         self.intern_settled()
     }
 
-    fn intern_settled(&mut self) -> State {
+    fn intern_settled(&mut self) -> StateId {
         self.settled.sort_unstable();
         self.settled.dedup();
         if let Some(&state) = self.state_numbers.get(&self.settled[..]) {
             self.settled.clear();
             return state;
         }
-        let state = State::try_from(self.states.len()).expect("the cache is bounded");
+        let state = StateId::try_from(self.states.len()).expect("the cache is bounded");
         let stacks: Box<[Stack]> = self.settled.drain(..).collect();
         let n_columns = self.n_columns();
         self.n_cached += 2 * stacks.len() + n_columns;

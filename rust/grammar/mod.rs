@@ -1,6 +1,6 @@
 //! Grammars in GBNF, which constrain the text of a completion.
 //!
-//! The language is llama.cpp's, as described in its `grammars/README.md`. The rules that its reader makes of a text, and the
+//! The language is llama.cpp's, as described in its `grammars/README.md`. The rules that its parser makes of a text, and the
 //! tokens that are allowed after each other, are the same; tests compare both with llama.cpp. The implementation is ours,
 //! because llama.cpp reports errors of a grammar only on its standard error, and some grammars make it loop endlessly, exhaust
 //! the memory or abort the process:
@@ -18,13 +18,13 @@
 
 mod alphabet;
 mod branch;
+mod gbnf;
 mod json;
 mod lazy;
 mod matcher;
 mod named_tokens;
 mod parse_error;
 mod ranges;
-mod reader;
 mod rules;
 mod schema;
 mod spellings;
@@ -35,9 +35,9 @@ mod utf8;
 use std::fmt;
 use std::sync::Arc;
 
+pub use gbnf::TokenLookup;
 pub use lazy::{LazyGrammar, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
 pub use parse_error::ParseError;
-pub use reader::TokenLookup;
 pub use schema::{
     MAX_ALTERNATIVES, MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS,
     to_gbnf,
@@ -46,25 +46,25 @@ pub use spellings::Spellings;
 
 use crate::request::{Constraint, ConstraintSource};
 use alphabet::Alphabet;
-use branch::Branch;
+use branch::GrammarBranch;
 use matcher::{Language, Matcher};
 use utf8::PartialChar;
 
 pub const MAX_BYTES: usize = 1 << 20;
 
-/// Elements that the repetitions of a grammar are unrolled to.
+/// Maximum elements that the repetitions of a grammar are unrolled to.
 pub const MAX_ELEMENTS: usize = 1 << 20;
 
-/// Nesting depth of parentheses.
+/// Maximum nesting depth of parentheses.
 pub const MAX_DEPTH: usize = 256;
 
-/// Rules that the repetitions of one item may make; llama.cpp's limit.
+/// Maximum rules that the repetitions of one item may make; llama.cpp's limit.
 const MAX_REPETITIONS: usize = 2_000;
 
 /// A parsed grammar for the vocabulary of one model.
 pub struct Grammar {
     /// A branch without text, which all branches are copies of.
-    start: Branch,
+    start: GrammarBranch,
 }
 
 impl Grammar {
@@ -77,13 +77,13 @@ impl Grammar {
             let message = format!("the grammar of {} bytes is longer than {MAX_BYTES} bytes", text.len());
             return Err(ParseError::new(text, MAX_BYTES, message));
         }
-        let (rules, classes) = reader::read(text, tokens)?;
+        let (rules, classes) = gbnf::parse(text, tokens)?;
         let language = Arc::new(Language { rules, alphabet: Alphabet::new(&classes) });
         let (matcher, state) = Matcher::new(language);
         if matcher.is_exhausted() {
             return Err(ParseError::new(text, 0, "the grammar is too ambiguous: there are too many ways to begin a text"));
         }
-        Ok(Self { start: Branch { spellings, matcher, state, partial: PartialChar::default() } })
+        Ok(Self { start: GrammarBranch { spellings, matcher, state, partial: PartialChar::default() } })
     }
 }
 
@@ -92,7 +92,7 @@ impl ConstraintSource for Grammar {
         Box::new(self.start.clone())
     }
 
-    /// Without the data that it shares with other grammars of its model.
+    /// Size without the data that it shares with other grammars of its model.
     fn n_bytes(&self) -> usize {
         self.start.matcher.n_bytes()
     }

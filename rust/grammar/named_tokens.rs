@@ -1,3 +1,5 @@
+//! Tokens that a grammar accepts by their ids.
+
 use super::rules::Element;
 use crate::request::Token;
 

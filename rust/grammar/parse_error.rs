@@ -1,3 +1,5 @@
+//! Errors of a grammar or a schema, with their position in its text.
+
 use std::borrow::Cow;
 
 /// An error of a text and its position.

@@ -2,8 +2,8 @@
 
 pub(super) type Ranges = Vec<(u32, u32)>;
 
-/// A range whose end precedes its start is empty.
-pub(super) fn merged(mut ranges: Ranges) -> Ranges {
+/// Sorts ranges and merges those that touch. A range whose end precedes its start is empty.
+pub(super) fn merge(mut ranges: Ranges) -> Ranges {
     ranges.retain(|&(low, high)| low <= high);
     ranges.sort_unstable();
     ranges.dedup_by(|next, range| {

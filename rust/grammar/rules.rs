@@ -1,6 +1,8 @@
+//! Rules of a grammar as arrays of elements.
+
 use std::collections::HashMap;
 
-use super::ranges::{Ranges, complement, merged};
+use super::ranges::{Ranges, complement, merge};
 use crate::request::Token;
 
 pub(super) type RuleId = u32;
@@ -28,8 +30,8 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    pub(super) fn number(&mut self, ranges: Ranges, is_negated: bool) -> u32 {
-        let ranges = merged(ranges);
+    pub(super) fn intern(&mut self, ranges: Ranges, is_negated: bool) -> u32 {
+        let ranges = merge(ranges);
         let class: Class = if is_negated { complement(&ranges, u32::MAX).into() } else { ranges.into() };
         if let Some(&number) = self.numbers.get(&class) {
             return number;
@@ -43,7 +45,7 @@ impl Classes {
 
 pub(super) type Alternatives = Vec<Vec<Element>>;
 
-/// An alternative is identified by the index of its first element and terminated by [`Element::End`].
+/// All rules of a grammar. An alternative is identified by the index of its first element and terminated by [`Element::End`].
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) elements: Vec<Element>,
@@ -88,7 +90,7 @@ enum Mark {
 
 /// Finds a left-recursive rule, direct or indirect, by llama.cpp's definition: the search continues after a rule with an empty
 /// alternative, but not after a rule that is empty only because all its elements may be empty.
-pub(super) fn left_recursive(rules: &[Alternatives]) -> Option<RuleId> {
+pub(super) fn find_left_recursion(rules: &[Alternatives]) -> Option<RuleId> {
     let may_be_empty = |rule: RuleId| rules[rule as usize].iter().any(Vec::is_empty);
     let begins_with = |rule: RuleId| {
         let mut starts = Vec::new();
@@ -138,13 +140,13 @@ mod tests {
     #[test]
     fn classes_are_sorted_merged_and_negated() {
         let mut classes = Classes::default();
-        let number = classes.number(vec![(98, 99), (97, 97), (50, 40), (105, 110), (107, 120)], false);
+        let number = classes.intern(vec![(98, 99), (97, 97), (50, 40), (105, 110), (107, 120)], false);
         assert_eq!(*classes.list[number as usize], [(97, 99), (105, 120)]);
-        let negated = classes.number(vec![(97, 99), (105, 120)], true);
+        let negated = classes.intern(vec![(97, 99), (105, 120)], true);
         assert_eq!(*classes.list[negated as usize], [(0, 96), (100, 104), (121, u32::MAX)]);
-        assert_eq!(classes.number(vec![(97, 99), (105, 120)], false), number, "classes are distinct");
-        let all = classes.number(Vec::new(), true);
+        assert_eq!(classes.intern(vec![(97, 99), (105, 120)], false), number, "classes are distinct");
+        let all = classes.intern(Vec::new(), true);
         assert_eq!(*classes.list[all as usize], [(0, u32::MAX)]);
-        assert!(classes.number(vec![(0, u32::MAX)], true) != all);
+        assert!(classes.intern(vec![(0, u32::MAX)], true) != all);
     }
 }

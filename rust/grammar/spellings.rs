@@ -9,18 +9,18 @@ pub struct Spellings {
     /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
     end_tokens: Vec<Token>,
-    pub(super) order: Vec<Entry>,
+    pub(super) order: Vec<SpellingEntry>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct SpellingEntry {
     pub(super) token: Token,
     /// Bytes in common with the preceding entry.
     pub(super) n_common: u32,
 }
 
 impl Spellings {
-    /// `spellings` are those of all tokens, from token 0 on.
+    /// Sorts `spellings`, which are those of all tokens, from token 0 on.
     pub fn new<'a>(spellings: impl IntoIterator<Item = &'a [u8]>, end_tokens: &[Token]) -> Self {
         let mut vocabulary = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
         for spelling in spellings {
@@ -37,7 +37,7 @@ impl Spellings {
         for token in tokens {
             let spelling = vocabulary.spelling(token);
             let n_common = spelling.iter().zip(before).take_while(|(a, b)| a == b).count();
-            order.push(Entry { token, n_common: u32::try_from(n_common).expect("a spelling is far below 4 GiB") });
+            order.push(SpellingEntry { token, n_common: u32::try_from(n_common).expect("a spelling is far below 4 GiB") });
             before = spelling;
         }
         vocabulary.order = order;
@@ -48,7 +48,7 @@ impl Spellings {
         self.starts.len() - 1
     }
 
-    /// Empty for an id outside of the vocabulary.
+    /// Returns the spelling of a token; empty for an id outside of the vocabulary.
     pub(super) fn spelling(&self, token: Token) -> &[u8] {
         let range = usize::try_from(token).ok().and_then(|token| self.starts.get(token..token.checked_add(2)?));
         match range {

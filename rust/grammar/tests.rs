@@ -11,7 +11,7 @@ const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"]
 pub(super) struct Toy;
 
 impl TokenLookup for Toy {
-    fn spelt(&self, text: &str) -> Option<Token> {
+    fn find_token(&self, text: &str) -> Option<Token> {
         LONG.iter().position(|&spelling| spelling == text.as_bytes()).and_then(|token| Token::try_from(token).ok())
     }
 

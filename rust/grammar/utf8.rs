@@ -50,7 +50,7 @@ impl PartialChar {
         }
     }
 
-    /// The inclusive range of characters that it may become.
+    /// Returns the inclusive range of characters that it may become.
     pub(super) fn range(self) -> (u32, u32) {
         let n_bits = self.n_missing * 6;
         let low = self.value << n_bits;

@@ -51,7 +51,7 @@ mod test_teams;
 mod transpose;
 
 pub use level::Level;
-pub use shared::Shared;
+pub use shared::SharedSlice;
 pub use team::Team;
 
 #[cfg(test)]

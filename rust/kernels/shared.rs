@@ -5,28 +5,28 @@ use std::ops::Range;
 
 /// A slice of which each thread of a team writes disjoint parts.
 #[derive(Debug)]
-pub struct Shared<'a, T> {
+pub struct SharedSlice<'a, T> {
     first: *mut T,
     len: usize,
     borrow: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: the callers of `part_mut` and `part` guarantee that no two threads hold overlapping parts.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
+unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
-impl<'a, T> From<&'a mut [T]> for Shared<'a, T> {
+impl<'a, T> From<&'a mut [T]> for SharedSlice<'a, T> {
     fn from(slice: &'a mut [T]) -> Self {
         Self { first: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
     }
 }
 
-impl<T> Shared<'_, T> {
+impl<T> SharedSlice<'_, T> {
     /// Wraps the `len` elements that start at `first`.
     ///
     /// # Safety
-    /// The elements must outlive this value and be accessed only through it and other `Shared` values.
+    /// The elements must outlive this value and be accessed only through it and other `SharedSlice` values.
     pub unsafe fn from_raw_parts(first: *mut T, len: usize) -> Self {
         Self { first, len, borrow: PhantomData }
     }

@@ -38,7 +38,7 @@ pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, errors)
 }
 
-fn reason(errors: &[String]) -> Option<String> {
+fn find_reason(errors: &[String]) -> Option<String> {
     let reasons = errors.iter().map(|line| {
         // Lines begin with the name of the function that logs them.
         let text = line.split_once(": ").map_or(line.as_str(), |(name, text)| if name.contains(' ') { line } else { text });
@@ -51,16 +51,16 @@ fn reason(errors: &[String]) -> Option<String> {
 }
 
 pub(super) fn explain(words: &str, errors: &[String]) -> String {
-    reason(errors).map_or_else(|| words.to_owned(), |reason| format!("{words}: {reason}"))
+    find_reason(errors).map_or_else(|| words.to_owned(), |reason| format!("{words}: {reason}"))
 }
 
 pub(super) fn non_null<T>(create: impl FnOnce() -> *mut T) -> Result<NonNull<T>, String> {
     let (pointer, errors) = errors_during(create);
-    NonNull::new(pointer).ok_or_else(|| reason_or_none(&errors))
+    NonNull::new(pointer).ok_or_else(|| reason_or_default(&errors))
 }
 
-pub(super) fn reason_or_none(errors: &[String]) -> String {
-    reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
+pub(super) fn reason_or_default(errors: &[String]) -> String {
+    find_reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned())
 }
 
 /// Calls a C++ function that writes the text of an exception to a buffer of the given size.

@@ -51,7 +51,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
     let info = model.info(config);
     let mut hardware = hardware(model, config);
     let mut resolved = config.resolve(&info, &hardware, tuned)?;
-    let mut buffers = buffers(model, &resolved)?;
+    let mut buffers = measure_buffers(model, &resolved)?;
     // A start measures the free memory after it has loaded the weights. Mapped weights are reclaimable.
     let is_loaded = |buffer: &&BufferUse| if info.is_offloaded { !buffer.is_host } else { !(buffer.is_host && is_mapped) };
     let n_loaded: u64 = buffers.iter().filter(is_loaded).map(|buffer| buffer.weights).sum();
@@ -59,7 +59,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
         hardware.free_bytes = hardware.free_bytes.saturating_sub(n_loaded);
         let after_load = config.resolve(&info, &hardware, tuned)?;
         if after_load != resolved {
-            buffers = self::buffers(model, &after_load)?;
+            buffers = self::measure_buffers(model, &after_load)?;
             resolved = after_load;
         }
     }
@@ -76,7 +76,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
     })
 }
 
-fn buffers(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Vec<BufferUse>> {
+fn measure_buffers(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Vec<BufferUse>> {
     let refuse = |reason| params::refusal(model, &config.limits, reason);
     let raw = RawContext::new(model, params::params(config, n_sequences(model, config)), config.kernels).map_err(refuse)?;
     Ok(buffers_of(&raw))

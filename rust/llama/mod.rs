@@ -95,7 +95,7 @@ use crate::error::{self, Error};
 use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
 pub(crate) use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
-use crate::llama::context::saved_state::Layout;
+use crate::llama::context::saved_state::StateLayout;
 pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
 pub(crate) use crate::llama::host::niceness::{answer, compute};
@@ -121,7 +121,7 @@ pub struct LlamaRunner {
     spare: KvSeqId,
     token_strings: TokenStrings,
     /// Layout of this memory's saved states; `None` if it cannot be checked, so that nothing is saved.
-    layout: Option<Layout>,
+    layout: Option<StateLayout>,
     is_repeatable: bool,
     uses_own_kernels: bool,
 }
@@ -202,7 +202,7 @@ fn n_sequences(model: &Model, config: &ResolvedConfig) -> u32 {
 /// Properties that the metadata does not contain.
 struct Probe {
     can_cut: bool,
-    layout: Option<Layout>,
+    layout: Option<StateLayout>,
     /// Size of the saved state without its cells, in bytes.
     n_state_bytes: u64,
     kernel_counts: kernels::KernelCounts,
@@ -218,18 +218,18 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> error::Result<
         // All adapters: the largest demand on the context that a request can make shows now.
         let all = (0..).zip(model.adapters()).map(|(id, _)| (id, 1.0));
         let adapted = Plan { adapter_set: AdapterSet::with_adapters(all), ..plan.clone() };
-        let (decoded, kernel_counts) = kernels::counting(|| context.decode(&adapted));
+        let (decoded, kernel_counts) = kernels::count_operations(|| context.decode(&adapted));
         decoded.map_err(failed)?;
         n_left_of_adapters = kernel_counts.n_products_left;
         context.clear();
     }
-    let (decoded, mut kernel_counts) = kernels::counting(|| context.decode(&plan));
+    let (decoded, mut kernel_counts) = kernels::count_operations(|| context.decode(&plan));
     decoded.map_err(failed)?;
     kernel_counts.n_products_left = kernel_counts.n_products_left.max(n_left_of_adapters);
     let mut n_bytes = 0;
     let read = context.read_state(spare).map(|state| {
         n_bytes = state.len() as u64;
-        Layout::read(&state, plan.rows.len(), model.keeps_states())
+        StateLayout::read(&state, plan.rows.len(), model.keeps_states())
     });
     let layout = match read {
         Ok(Some(layout)) => Some(layout),
@@ -244,7 +244,7 @@ fn probe(context: &mut Context, spare: KvSeqId, model: &Model) -> error::Result<
     };
     let can_cut = context.truncate(spare, 1);
     context.clear();
-    let n_cell_bytes = layout.as_ref().map_or(0, Layout::bytes_per_token) * plan.rows.len() as u64;
+    let n_cell_bytes = layout.as_ref().map_or(0, StateLayout::bytes_per_token) * plan.rows.len() as u64;
     Ok(Probe { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), kernel_counts })
 }
 

@@ -81,7 +81,7 @@ pub fn measure(
     mut progress: impl FnMut(f64) -> bool,
 ) -> Result<Option<Tuning>> {
     let started = Instant::now();
-    let candidates = candidates(threads::n_cores(), threads::n_allowed());
+    let candidates = thread_candidates(threads::n_cores(), threads::n_allowed());
     let n_cores = candidates[0];
     let config = EngineConfig {
         n_slots: Some(u32::from(N_BRANCHES)),
@@ -99,7 +99,8 @@ pub fn measure(
     } else {
         &[Some(false), Some(true)]
     };
-    let mut benches = attentions.iter().map(|&flash| Bench::new(model, &config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
+    let mut benches =
+        attentions.iter().map(|&flash| TuningBench::new(model, &config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
     let mut timings = Vec::new();
     for (work, until) in [(Workload::Prompt, budget.mul_f64(PROMPTS_SHARE)), (Workload::Branches, budget)] {
         for bench in &mut benches {
@@ -128,7 +129,7 @@ pub fn measure(
             took: median(samples).map(Duration::from_secs_f64),
         }));
     }
-    let best = best(&timings, attentions, n_cores);
+    let best = choose_best(&timings, attentions, n_cores);
     Ok(progress(1.0).then_some(Tuning { timings, best }))
 }
 
@@ -146,7 +147,7 @@ fn expected_s(trials: &[Trial], index: usize) -> f64 {
     trial.samples.last().copied().or_else(|| Some(with_all.samples.last()? * slower)).unwrap_or(0.0)
 }
 
-fn candidates(n_cores: u32, n_allowed: u32) -> Vec<u32> {
+fn thread_candidates(n_cores: u32, n_allowed: u32) -> Vec<u32> {
     let mut candidates = vec![n_cores];
     for n in [n_cores.div_ceil(2), n_cores - 1, n_allowed] {
         if n > 0 && !candidates.contains(&n) {
@@ -161,7 +162,7 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
     samples.get(samples.len() / 2).copied()
 }
 
-fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedSettings {
+fn choose_best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedSettings {
     let fastest = |flash_attention, work| {
         let matching = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
         let weighted = matching.filter_map(|timing| {
@@ -178,7 +179,7 @@ fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> TunedS
     chosen.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one attention is possible").1
 }
 
-struct Bench {
+struct TuningBench {
     context: Context,
     token: Token,
     /// A cell run in llama.cpp's format; `None` for a recurrent memory, whose states do not grow.
@@ -189,7 +190,7 @@ struct Bench {
     n_cells: u32,
 }
 
-impl Bench {
+impl TuningBench {
     fn new(model: &Arc<Model>, config: &ResolvedConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
         if n_ctx_train < 2 * N_RUN + CHUNKS[0] {
@@ -320,9 +321,9 @@ mod tests {
 
     #[test]
     fn candidates_start_with_the_cores_and_are_unique() {
-        assert_eq!(candidates(8, 16), [8, 4, 7, 16]);
-        assert_eq!(candidates(2, 2), [2, 1]);
-        assert_eq!(candidates(1, 1), [1]);
+        assert_eq!(thread_candidates(8, 16), [8, 4, 7, 16]);
+        assert_eq!(thread_candidates(2, 2), [2, 1]);
+        assert_eq!(thread_candidates(1, 1), [1]);
     }
 
     #[test]
@@ -338,10 +339,10 @@ mod tests {
             timing(true, Workload::Branches, 4, 1_450),
         ];
         let fastest = TunedSettings { flash_attention: Some(false), n_threads: 4, n_threads_batch: 16 };
-        assert_eq!(best(&timings, &[Some(false), Some(true)], 8), fastest);
+        assert_eq!(choose_best(&timings, &[Some(false), Some(true)], 8), fastest);
         // If only one is possible, or if fewer threads win only by noise.
         let fastest = TunedSettings { flash_attention: Some(true), n_threads: 8, n_threads_batch: 8 };
-        assert_eq!(best(&timings, &[Some(true)], 8), fastest);
+        assert_eq!(choose_best(&timings, &[Some(true)], 8), fastest);
     }
 
     #[test]
@@ -353,6 +354,6 @@ mod tests {
             (Workload::Branches, 16, 600),
         ]
         .map(|(work, n_threads, ms)| Timing { flash_attention: None, ..timing(true, work, n_threads, ms) });
-        assert_eq!(best(&timings, &[None], 8), TunedSettings { flash_attention: None, n_threads: 8, n_threads_batch: 16 });
+        assert_eq!(choose_best(&timings, &[None], 8), TunedSettings { flash_attention: None, n_threads: 8, n_threads_batch: 16 });
     }
 }

@@ -1,3 +1,5 @@
+//! LoRA adapters and their scales.
+
 use pyo3::prelude::*;
 
 use super::convert;
@@ -39,6 +41,6 @@ impl PyAdapter {
     }
 }
 
-pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
-    convert::field("adapters", "a sequence of pairs of an adapter's id, from 0, and its scale, or None", value)
+pub(super) fn read_adapter_set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
+    convert::read_field("adapters", "a sequence of pairs of an adapter's id, from 0, and its scale, or None", value)
 }

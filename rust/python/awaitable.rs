@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::events::{self, LogprobFormat};
-use super::stream::{PyStream, Stream};
+use super::stream::{EventStream, PyStream};
 use super::wake::{Awaitable, Watch};
 use crate::engine::ReadyEvents;
 
@@ -80,7 +80,7 @@ impl PyNext {
 
     fn awaited(&self) -> PyResult<Arc<dyn Awaitable>> {
         Ok(match &self.source {
-            AwaitSource::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
+            AwaitSource::Stream(stream, _) => Arc::<EventStream>::clone(stream.get().stream()?),
             AwaitSource::Answer(answer) => Arc::<dyn Answer>::clone(answer),
         })
     }

@@ -30,13 +30,13 @@ const PLACEHOLDER: &str = "\u{2026}";
 /// The remaining JSON, the extracted lists, and the extracted strings with their paths.
 type Read<'py> = (Bound<'py, PyBytes>, Bound<'py, PyDict>, Vec<(Bound<'py, PyTuple>, String)>);
 
-struct Parts<'a> {
+struct BodyParts<'a> {
     rest: String,
     lists: Vec<(&'a str, Compact)>,
-    strings: Vec<(Vec<Step>, String)>,
+    strings: Vec<(Vec<PathStep>, String)>,
 }
 
-/// Becomes one Python object, or one per prompt.
+/// A list that becomes one Python object, or one per prompt.
 enum Compact {
     Tokens(Vec<Token>),
     Prompts(Vec<Vec<Token>>),
@@ -44,7 +44,7 @@ enum Compact {
 }
 
 #[derive(Clone, Debug, PartialEq, IntoPyObject)]
-enum Step {
+enum PathStep {
     Name(String),
     Index(usize),
 }
@@ -64,7 +64,7 @@ pub(super) fn read_body(
     tokens: Vec<String>,
     biases: Vec<String>,
 ) -> PyResult<Read<'_>> {
-    let parts = detached(py, || parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
+    let parts = detached(py, || split_body(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
     let extracted = PyDict::new(py);
     for (name, value) in parts.lists {
         match value {
@@ -80,7 +80,7 @@ pub(super) fn read_body(
     Ok((PyBytes::new(py, parts.rest.as_bytes()), extracted, strings))
 }
 
-fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[String]) -> Result<Parts<'a>, String> {
+fn split_body<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[String]) -> Result<BodyParts<'a>, String> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let offset = error.valid_up_to();
         // Python's wording, as for smaller bodies.
@@ -91,12 +91,12 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
         };
         format!("the body is no UTF-8: {reason}")
     })?;
-    check(text)?;
+    count_values(text)?;
     // As in Python, the last of several values with one name wins.
     let values: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
         if error.is_data() { "the body must be a JSON object".into() } else { format!("the body is no JSON in UTF-8: {error}") }
     })?;
-    let mut parts = Parts { rest: String::from("{"), lists: Vec::new(), strings: Vec::new() };
+    let mut parts = BodyParts { rest: String::from("{"), lists: Vec::new(), strings: Vec::new() };
     let mut n_values = 0;
     for name in fields {
         let Some(raw) = values.get(name).map(|raw| raw.get()) else { continue };
@@ -113,7 +113,7 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
             n_values += if let Compact::Prompts(prompts) = &found { prompts.len() } else { 1 };
             parts.lists.push((name.as_str(), found));
         } else {
-            n_values += check(raw)?;
+            n_values += count_values(raw)?;
             let separator = if parts.rest.len() > 1 { "," } else { "" };
             // The names are fields of our own structs: none needs an escape.
             parts.rest.extend([separator, "\"", name, "\":"]);
@@ -127,10 +127,10 @@ fn parts<'a>(body: &[u8], fields: &'a [String], tokens: &[String], biases: &[Str
     Ok(parts)
 }
 
-impl Parts<'_> {
+impl BodyParts<'_> {
     fn append_without_long_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
         let bytes = raw.as_bytes();
-        let mut path = vec![Step::Name(name.to_owned())];
+        let mut path = vec![PathStep::Name(name.to_owned())];
         let (mut is_name, mut copied_until, mut at) = (false, 0, 0);
         while at < bytes.len() {
             match bytes[at] {
@@ -139,7 +139,7 @@ impl Parts<'_> {
                     let quoted = &raw[at..=end];
                     if is_name {
                         path.pop();
-                        path.push(Step::Name(unquote(quoted)?));
+                        path.push(PathStep::Name(unquote(quoted)?));
                         is_name = false;
                     } else if quoted.len() > MAX_STRING_BYTES {
                         self.rest.extend([&raw[copied_until..at], "\"", PLACEHOLDER, "\""]);
@@ -148,9 +148,9 @@ impl Parts<'_> {
                     }
                     at = end;
                 }
-                b'[' => path.push(Step::Index(0)),
+                b'[' => path.push(PathStep::Index(0)),
                 b'{' => {
-                    path.push(Step::Name(String::new()));
+                    path.push(PathStep::Name(String::new()));
                     is_name = true;
                 }
                 b']' | b'}' => {
@@ -158,7 +158,7 @@ impl Parts<'_> {
                     is_name = false;
                 }
                 b',' => match path.last_mut() {
-                    Some(Step::Index(index)) => *index += 1,
+                    Some(PathStep::Index(index)) => *index += 1,
                     _ => is_name = true,
                 },
                 _ => {}
@@ -205,7 +205,7 @@ fn parse_token(key: &str) -> Option<Token> {
 
 /// Rejects JSON that is nested too deep or has half a surrogate pair, and returns the number of its values; a lower bound if it
 /// is not valid JSON.
-fn check(text: &str) -> Result<usize, String> {
+fn count_values(text: &str) -> Result<usize, String> {
     let (mut depth, mut n_values, mut at) = (0_usize, 1, 0);
     let bytes = text.as_bytes();
     while at < bytes.len() {
@@ -227,15 +227,15 @@ fn check(text: &str) -> Result<usize, String> {
     Ok(n_values)
 }
 
-/// The end is the closing quote, or else the end of the text.
+/// Returns the index of the closing quote, or else the end of the text.
 fn find_string_end(bytes: &[u8], mut at: usize) -> Result<usize, String> {
     while at < bytes.len() && bytes[at] != b'"' {
         if bytes[at] != b'\\' {
             at += 1;
             continue;
         }
-        match code_unit(bytes, at) {
-            Some(0xd800..0xdc00) if matches!(code_unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
+        match read_code_unit(bytes, at) {
+            Some(0xd800..0xdc00) if matches!(read_code_unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
             Some(unit @ 0xd800..0xe000) => {
                 return Err(format!(
                     "the body is no JSON in UTF-8: the escape \\u{unit:04x} at byte {at} is half of a surrogate pair, which stands for \
@@ -249,7 +249,7 @@ fn find_string_end(bytes: &[u8], mut at: usize) -> Result<usize, String> {
 }
 
 /// Returns the code unit of the `\u` escape at this index.
-fn code_unit(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_code_unit(bytes: &[u8], at: usize) -> Option<u16> {
     let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

@@ -1,3 +1,5 @@
+//! Listing of the prefix tree.
+
 use pyo3::prelude::*;
 
 use crate::engine::{CachedNode, Tier};

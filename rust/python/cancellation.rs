@@ -1,3 +1,5 @@
+//! Cancellation of long work from Python.
+
 use pyo3::prelude::*;
 
 use crate::cancellation::Cancellation;

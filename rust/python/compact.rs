@@ -54,7 +54,7 @@ impl PyTokenIds {
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         self.json.get_or_init(py, || {
             let write = |json: &mut Json, &token: &Token| {
-                json.integer(token);
+                json.push_integer(token);
             };
             detached(py, || Json::of_list(&self.tokens, write)).bytes(py).unbind()
         })
@@ -97,7 +97,7 @@ impl PyBiases {
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         let write = |json: &mut Json, &(token, bias): &(Token, f32)| {
             let bias = if bias.is_finite() { bias.to_string() } else { "false".to_owned() };
-            json.raw("{\"token\":").integer(token).raw(",\"bias\":").raw(&bias).raw("}");
+            json.push_raw("{\"token\":").push_integer(token).push_raw(",\"bias\":").push_raw(&bias).push_raw("}");
         };
         self.json.get_or_init(py, || detached(py, || Json::of_list(&self.pairs, write)).bytes(py).unbind())
     }

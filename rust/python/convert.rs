@@ -21,10 +21,10 @@ use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Token};
 
 pub(super) enum PromptInput {
-    Text(Text),
+    Text(TextInput),
     Tokens(Vec<Token>),
     Shared(Arc<Vec<Token>>),
-    Parts(Vec<media::Part>),
+    Parts(Vec<media::PromptPart>),
     /// Parts, tokenized.
     Mixed(Py<PyMixedPrompt>),
 }
@@ -40,7 +40,7 @@ impl PromptInput {
             Self::Shared(tokens) => Prompt::from_tokens(Arc::unwrap_or_clone(tokens)),
             // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
             Self::Text(text) => Prompt::from_tokens(model.tokenize(text.as_bytes(), true, true)?),
-            Self::Parts(parts) => media::prompt_of(&parts, model, true, true)?,
+            Self::Parts(parts) => media::join_parts(&parts, model, true, true)?,
             Self::Mixed(mixed) => mixed.get().of(model)?,
         })
     }
@@ -72,7 +72,7 @@ impl RequestInput {
         let Self { suffix, request, constraint_input, output_rules } = self;
         let suffix = suffix.map_or(Ok(Vec::new()), |suffix| suffix.read_continuation(parses_special, model))?;
         let constraint = constraint_input.map(|constraint_input| constraints.read(constraint_input, model)).transpose()?;
-        let context_shift = request.context_shift.map(|shift| with_bos_kept(shift, model));
+        let context_shift = request.context_shift.map(|shift| keep_bos(shift, model));
         output_rules.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
     }
 }
@@ -96,7 +96,7 @@ impl Constraints {
 }
 
 /// Adds the BOS token to `n_keep` if the model has one, as llama-server does.
-fn with_bos_kept(shift: ContextShift, model: &Model) -> ContextShift {
+fn keep_bos(shift: ContextShift, model: &Model) -> ContextShift {
     let opening = model.tokenize(b"", true, true).unwrap_or_default();
     let adds_bos = model.bos_token().is_some_and(|bos| opening.first() == Some(&bos));
     ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(adds_bos.into())), ..shift }
@@ -108,7 +108,7 @@ enum OutputConstraint {
     JsonSchema(PyBackedStr),
 }
 
-pub(super) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn get_attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     object.getattr(name).map_err(|_| {
         let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
         PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
@@ -118,15 +118,15 @@ pub(super) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyStr
 /// Converts the attribute `$name` of a `weft.Request`; `$what` describes its valid values.
 macro_rules! request_field {
     ($request:expr, $name:literal, $what:expr) => {{
-        use $crate::python::convert::{attribute, field};
-        field($name, $what, &attribute($request, intern!($request.py(), $name))?)?
+        use $crate::python::convert::{get_attribute, read_field};
+        read_field($name, $what, &get_attribute($request, intern!($request.py(), $name))?)?
     }};
 }
 
 pub(super) use request_field;
 
-pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
-    prompt(&attribute(object, intern!(object.py(), "prompt"))?)
+pub(super) fn read_prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
+    read_prompt(&get_attribute(object, intern!(object.py(), "prompt"))?)
 }
 
 const COUNT: &str = "an integer from 0 to 2³² − 1";
@@ -134,29 +134,29 @@ const NUMBER: &str = "a number";
 const SWITCH: &str = "True or False";
 
 /// Converts all but the prompt; [`Request::validate`] checks the ranges.
-pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
+pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
-    let get = |name: &Bound<'py, PyString>| attribute(object, name);
+    let get = |name: &Bound<'py, PyString>| get_attribute(object, name);
     let seed: Option<u32> = request_field!(object, "seed", COUNT);
     let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
     let context_shift: bool = request_field!(object, "context_shift", SWITCH);
     let n_keep: Option<u32> = request_field!(object, "n_keep", COUNT);
     // Only `weft.request.internal.InternalRequest` has these fields.
     let internal = |name| object.getattr_opt(name).map(|value| value.unwrap_or_else(|| py.None().into_bound(py)));
-    let owner: Option<PyBackedStr> = field("owner", "a string", &internal(intern!(py, "owner"))?)?;
-    let system_end: Option<u32> = field("system_end", COUNT, &internal(intern!(py, "system_end"))?)?;
+    let owner: Option<PyBackedStr> = read_field("owner", "a string", &internal(intern!(py, "owner"))?)?;
+    let system_end: Option<u32> = read_field("system_end", COUNT, &internal(intern!(py, "system_end"))?)?;
     let n: u32 = request_field!(object, "n", "a positive integer");
     let n_batch: Option<u32> = request_field!(object, "n_batch", "a count");
     let max_predict_ms: Option<f64> = request_field!(object, "max_predict_ms", NUMBER);
     let max_token_gap_ms: Option<f64> = request_field!(object, "max_token_gap_ms", "a number from 1 to 60000");
     let request = Request {
         n,
-        diversity: diversity::read(object, n)?,
+        diversity: diversity::read_diversity(object, n)?,
         max_tokens: request_field!(object, "max_tokens", COUNT),
         stop: request_field!(object, "stop", "a sequence of strings"),
-        seed: seed.map_or_else(|| random_seed(py), Ok)?,
+        seed: seed.map_or_else(|| generate_seed(py), Ok)?,
         sampling: SamplingParams {
-            samplers: samplers(&get(intern!(py, "samplers"))?)?,
+            samplers: read_samplers(&get(intern!(py, "samplers"))?)?,
             temperature: request_field!(object, "temperature", NUMBER),
             dynatemp_range: request_field!(object, "dynatemp_range", NUMBER),
             dynatemp_exponent: request_field!(object, "dynatemp_exponent", NUMBER),
@@ -174,7 +174,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             presence_penalty: request_field!(object, "presence_penalty", NUMBER),
             frequency_penalty: request_field!(object, "frequency_penalty", NUMBER),
             penalize_nl: request_field!(object, "penalize_nl", SWITCH),
-            penalty_prompt: penalty_prompt.map(|ids| tokens("penalty_prompt", &ids)).transpose()?,
+            penalty_prompt: penalty_prompt.map(|ids| read_tokens("penalty_prompt", &ids)).transpose()?,
             dry: Dry {
                 multiplier: request_field!(object, "dry_multiplier", NUMBER),
                 base: request_field!(object, "dry_base", NUMBER),
@@ -182,22 +182,22 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
                 penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
                 sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
             },
-            mirostat: mirostat(&get(intern!(py, "mirostat"))?)?,
+            mirostat: read_mirostat(&get(intern!(py, "mirostat"))?)?,
             mirostat_tau: request_field!(object, "mirostat_tau", NUMBER),
             mirostat_eta: request_field!(object, "mirostat_eta", NUMBER),
             adaptive_target: request_field!(object, "adaptive_target", NUMBER),
             adaptive_decay: request_field!(object, "adaptive_decay", NUMBER),
-            logit_bias: biases(&get(intern!(py, "logit_bias"))?)?,
+            logit_bias: read_biases(&get(intern!(py, "logit_bias"))?)?,
             ignore_eos: request_field!(object, "ignore_eos", SWITCH),
             logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
             post_sampling_probs: request_field!(object, "post_sampling_probs", SWITCH),
         },
-        adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
+        adapters: adapters::read_adapter_set(&get(intern!(py, "adapters"))?)?,
         context_shift: context_shift.then_some(ContextShift { n_keep, n_discard: request_field!(object, "n_discard", COUNT) }),
         priority: request_field!(object, "priority", "an integer from −100 to 100"),
-        max_token_gap: max_token_gap_ms.map(|ms| milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
+        max_token_gap: max_token_gap_ms.map(|ms| read_milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
         max_chunk: n_batch,
-        max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
+        max_predict_time: max_predict_ms.map(|ms| read_milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
         n_indent: request_field!(object, "n_indent", COUNT),
         uses_cache: request_field!(object, "use_cache", SWITCH),
         prompt_logprobs: request_field!(object, "prompt_logprobs", "an integer from 0 to 1000"),
@@ -208,7 +208,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         explains_cache: request_field!(object, "explain_cache", SWITCH),
         owner: owner.as_deref().map(Into::into),
         system_end,
-        slot: slot(&get(intern!(py, "slot"))?)?,
+        slot: read_slot(&get(intern!(py, "slot"))?)?,
         ..Request::default()
     };
     let grammar: Option<PyBackedStr> = request_field!(object, "grammar", "a string");
@@ -222,18 +222,22 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
                 return Err(InvalidRequestError::new_err(("json_schema", message)));
             }
         };
-    let output_rules = output_rules::read(object, constraint_input.is_some())?;
-    let suffix = text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
+    let output_rules = output_rules::read_output_rules(object, constraint_input.is_some())?;
+    let suffix = read_text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     Ok(RequestInput { suffix, request, constraint_input, output_rules })
 }
 
 /// Converts the value of the parameter `name`, which must be `what`.
-pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
-    value.extract().map_err(|_| invalid_request(name, shown(value), what))
+pub(super) fn read_field<'py, T: FromPyObjectOwned<'py>>(
+    name: &'static str,
+    what: &str,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<T> {
+    value.extract().map_err(|_| invalid_request(name, shorten_repr(value), what))
 }
 
-fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
-    let names: Vec<String> = field("samplers", "a sequence of sampler names", value)?;
+fn read_samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
+    let names: Vec<String> = read_field("samplers", "a sequence of sampler names", value)?;
     let kind = |name: &String| {
         SamplerKind::parse(name).ok_or_else(|| {
             let known = SamplerKind::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -243,30 +247,30 @@ fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
     names.iter().map(kind).collect()
 }
 
-fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
+fn read_mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
     match value.extract() {
         Ok(0) => Ok(Mirostat::Off),
         Ok(1) => Ok(Mirostat::V1),
         Ok(2) => Ok(Mirostat::V2),
-        _ => Err(invalid_request("mirostat", shown(value), "0, 1 or 2")),
+        _ => Err(invalid_request("mirostat", shorten_repr(value), "0, 1 or 2")),
     }
 }
 
-fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
+fn read_milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
     Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| invalid_request(name, ms, limits))
 }
 
 pub(super) fn slot<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
-    field("slot", "the index of a slot, from 0", value)
+    read_field("slot", "the index of a slot, from 0", value)
 }
 
-pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
-    field("index", "the index of a branch, from 0", value)
+pub(super) fn read_branch_index(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    read_field("index", "the index of a branch, from 0", value)
 }
 
-pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
+pub(super) fn read_prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     if value.is_instance_of::<PyString>() {
-        return text("prompt", value).map(PromptInput::Text);
+        return read_text("prompt", value).map(PromptInput::Text);
     }
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(PromptInput::Shared(Arc::clone(&ids.get().tokens)));
@@ -275,36 +279,36 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
         return Ok(PromptInput::Mixed(mixed.clone().unbind()));
     }
     if media::has_parts(value) {
-        return media::parts(value).map(PromptInput::Parts);
+        return media::read_parts(value).map(PromptInput::Parts);
     }
-    tokens("prompt", value).map(PromptInput::Tokens)
+    read_tokens("prompt", value).map(PromptInput::Tokens)
 }
 
-pub(super) fn text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
+pub(super) fn read_text_or_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
     if value.is_none() {
         return Ok(None);
     }
     if value.is_instance_of::<PyString>() {
-        return text(name, value).map(|text| Some(PromptInput::Text(text)));
+        return read_text(name, value).map(|text| Some(PromptInput::Text(text)));
     }
-    tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
+    read_tokens(name, value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
-fn biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {
+fn read_biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {
     if let Ok(biases) = value.cast::<PyBiases>() {
         return Ok(biases.get().pairs.clone());
     }
-    field("logit_bias", "a sequence of pairs of a token id and a number", value)
+    read_field("logit_bias", "a sequence of pairs of a token id and a number", value)
 }
 
 /// A Python string, or bytes that need not be UTF-8; borrowed, not copied.
 #[derive(FromPyObject)]
-pub(super) enum Text {
+pub(super) enum TextInput {
     Str(PyBackedStr),
     Bytes(PyBackedBytes),
 }
 
-impl Text {
+impl TextInput {
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Str(text) => text.as_bytes(),
@@ -313,15 +317,15 @@ impl Text {
     }
 }
 
-/// A string with a lone surrogate is not UTF-8.
-pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
+/// Reads a string or bytes. A string with a lone surrogate is not UTF-8.
+pub(super) fn read_text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<TextInput> {
     value.extract().map_err(|_| {
         let what = if value.is_instance_of::<PyString>() { "a string without lone surrogates" } else { "a string" };
-        invalid_request(name, shown(value), what)
+        invalid_request(name, shorten_repr(value), what)
     })
 }
 
-pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+pub(super) fn read_tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(ids.get().tokens.to_vec());
     }
@@ -331,13 +335,13 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
         Ok(tokens) if !is_bytes => Ok(tokens),
         _ => {
             let or_text = if matches!(name, "prompt" | "suffix_prompt" | "append") { "a string or " } else { "" };
-            Err(invalid_request(name, shown(value), &format!("{or_text}a sequence of token ids below 2³¹")))
+            Err(invalid_request(name, shorten_repr(value), &format!("{or_text}a sequence of token ids below 2³¹")))
         }
     }
 }
 
 /// Returns the `repr` of a value, shortened for a message.
-pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
+pub(super) fn shorten_repr(value: &Bound<'_, PyAny>) -> String {
     const N_CHARS: usize = 60;
     let shown =
         value.repr().map_or_else(|_| "an object without a representation".into(), |text| text.to_string_lossy().into_owned());
@@ -347,7 +351,7 @@ pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-fn random_seed(py: Python<'_>) -> PyResult<u32> {
+fn generate_seed(py: Python<'_>) -> PyResult<u32> {
     let bytes = py.import(intern!(py, "os"))?.call_method1(intern!(py, "urandom"), (size_of::<u32>(),))?;
     Ok(u32::from_ne_bytes(bytes.extract()?))
 }

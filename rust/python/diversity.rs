@@ -1,12 +1,14 @@
+//! Conversion of the parameters that make branches differ: beams, arithmetic and distinct sampling.
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
-use super::convert::{request_field, shown};
+use super::convert::{request_field, shorten_repr};
 use super::errors::{InvalidRequestError, invalid_request};
 use crate::request::{BeamSearch, Diversity};
 
-pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
+pub(super) fn read_diversity(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
     let is_distinct: bool = request_field!(object, "distinct", "True or False");
     let diverse: Option<PyBackedStr> = request_field!(object, "diverse", "'arithmetic' or 'beam'");
     let beam_width: Option<u32> = request_field!(object, "beam_width", "an integer of 2 or more");
@@ -17,7 +19,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
         Some("arithmetic") => (true, false),
         Some("beam") => (false, true),
         Some(_) => {
-            let given = shown(&object.getattr(intern!(object.py(), "diverse"))?);
+            let given = shorten_repr(&object.getattr(intern!(object.py(), "diverse"))?);
             return Err(invalid_request("diverse", given, "'arithmetic' or 'beam'"));
         }
     };

@@ -1,3 +1,5 @@
+//! Requests for embeddings and scores, and their results.
+
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
@@ -77,7 +79,7 @@ impl TextQueue<'_> {
         for (index, text) in texts.iter().enumerate() {
             self.check_length(index, n_query + self.model.least_tokens(text))?;
         }
-        let pairs = rerank::pairs(self.model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
+        let pairs = rerank::build_pairs(self.model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
         self.submit(pairs, Normalization::None, Some(1))
     }
 
@@ -150,12 +152,12 @@ impl PyCompactEmbeddings {
 
     /// Returns all numbers of all rows, as 32-bit floats in native byte order.
     fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        bytes(py, &self.0.numbers, f32::to_ne_bytes)
+        to_py_bytes(py, &self.0.numbers, f32::to_ne_bytes)
     }
 
     /// Returns the numbers of one text, as 32-bit floats in little-endian byte order.
     fn little_endian<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyBytes>> {
-        bytes(py, self.rows(index)?, f32::to_le_bytes)
+        to_py_bytes(py, self.rows(index)?, f32::to_le_bytes)
     }
 
     /// Returns the JSON of one text: a list of its rows, each a list.
@@ -166,7 +168,7 @@ impl PyCompactEmbeddings {
     }
 }
 
-fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
+fn to_py_bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, size_of_val(numbers), |bytes| {
         for (chunk, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
             *chunk = to_bytes(*number);

@@ -1,3 +1,5 @@
+//! The engine: submits requests, and queries and changes the cache.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use super::prefix::{PyPrefix, PySavedPrefix};
 use super::process_fork::ThisProcess;
 use super::settings::{self, TunedInput};
 use super::stats::{PyRecentStep, PyStats};
-use super::stream::{PyStream, Stream};
+use super::stream::{EventStream, PyStream};
 use super::tune::PyCompute;
 use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
@@ -92,7 +94,7 @@ impl PyEngine {
             Ok((engine.submit_branches(requests, Some(wake_handle))?, seed))
         };
         let (completions, seed) = detached(py, submit)?;
-        let stream = Stream { completions, wakers: Arc::clone(&self.wakers), token_strings: engine.token_strings().clone() };
+        let stream = EventStream { completions, wakers: Arc::clone(&self.wakers), token_strings: engine.token_strings().clone() };
         Ok(PyStream::new(stream, settings, seed))
     }
 }
@@ -117,9 +119,9 @@ impl PyEngine {
     #[pyo3(signature = (model, config, *, tuned=None))]
     fn new(py: Python<'_>, model: Py<PyModel>, config: &Bound<'_, PyAny>, tuned: Option<TunedInput>) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = settings::engine_config(config)?;
+        let config = settings::read_engine_config(config)?;
         let loaded = model.get().loaded()?;
-        let config = llama::resolve(loaded, &config, tuned.map(settings::tuned))?;
+        let config = llama::resolve(loaded, &config, tuned.map(settings::to_tuned_settings))?;
         let engine = py.detach(|| llama::start_resolved(loaded, &config))?;
         let wakers = Arc::<LoopWakers>::default();
         let embedding_wakers = Arc::clone(&wakers);
@@ -157,10 +159,10 @@ impl PyEngine {
 
     #[pyo3(signature = (request, branches=None))]
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
-        let prompt = convert::prompt_of(request)?;
+        let prompt = convert::read_prompt_of(request)?;
         let branches = branches.unwrap_or_else(|| vec![request.clone()]);
         let branch_requests = (0..).zip(&branches).map(|(first, branch)| (first, branch.clone().unbind())).collect();
-        let branches = each_branch(branches.iter(), convert::request)?;
+        let branches = each_branch(branches.iter(), convert::read_request)?;
         let parses_special = prompt.parses_special();
         self.queue_branches(py, prompt, branch_requests, move |prompt, model| {
             let mut constraints = Constraints::default();
@@ -174,15 +176,15 @@ impl PyEngine {
         let queue = self.text_queue()?;
         let valid = "-1 for none, 0 for the maximum in 16 bits, or p of 1 or more for a p-norm";
         let normalization = Normalization::numbered(normalize).ok_or_else(|| invalid_request("normalize", normalize, valid))?;
-        let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
+        let texts = texts.into_iter().map(|text| convert::read_prompt(&text)).collect::<PyResult<Vec<_>>>()?;
         Ok(detached(py, || queue.embed(texts, normalization, dimensions))?)
     }
 
     fn rerank(&self, py: Python<'_>, query: &Bound<'_, PyAny>, texts: Vec<Bound<'_, PyAny>>) -> PyResult<PyNext> {
         let queue = self.text_queue()?;
-        let query = convert::text("query", query)?;
-        let texts = texts.into_iter().map(|text| convert::text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
-        let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
+        let query = convert::read_text("query", query)?;
+        let texts = texts.into_iter().map(|text| convert::read_text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
+        let texts: Vec<&[u8]> = texts.iter().map(convert::TextInput::as_bytes).collect();
         Ok(detached(py, || queue.rank(query.as_bytes(), &texts))?)
     }
 
@@ -192,8 +194,8 @@ impl PyEngine {
 
     #[pyo3(signature = (prompt, *, adapters=None))]
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
-        let adapters = adapters.map_or(Ok(None), adapters::set)?;
-        self.queue_task(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
+        let adapters = adapters.map_or(Ok(None), adapters::read_adapter_set)?;
+        self.queue_task(py, convert::read_prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
     }
 
     #[pyo3(signature = (prompt, *, compute=true, adapters=None, invoked_at=None))]
@@ -206,9 +208,9 @@ impl PyEngine {
         invoked_at: Option<u32>,
     ) -> PyResult<PyStream> {
         let task = Task::Save { computes: compute };
-        let adapters = adapters.map_or(Ok(None), adapters::set)?;
+        let adapters = adapters.map_or(Ok(None), adapters::read_adapter_set)?;
         let request = |prompt| Request { adapters, invoked_at, ..Request::for_task(prompt, task) };
-        self.queue_task(py, convert::prompt(prompt)?, request)
+        self.queue_task(py, convert::read_prompt(prompt)?, request)
     }
 
     fn adapters(&self) -> PyResult<Vec<PyAdapter>> {
@@ -216,12 +218,12 @@ impl PyEngine {
     }
 
     fn set_adapters(&self, adapters: &Bound<'_, PyAny>) -> PyResult<()> {
-        Ok(self.engine()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
+        Ok(self.engine()?.set_adapters(adapters::read_adapter_set(adapters)?.unwrap_or_default())?)
     }
 
     #[pyo3(signature = (prefix, *, slot=None))]
     fn load(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, slot: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
-        let slot = slot.map_or(Ok(None), convert::slot)?;
+        let slot = slot.map_or(Ok(None), convert::read_slot)?;
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());
         self.queue_task(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
@@ -280,13 +282,13 @@ impl PyEngine {
     }
 
     fn slot_state(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<AdapterScale>, Option<u32>)> {
-        let slot = convert::slot(slot)?;
+        let slot = convert::read_slot(slot)?;
         let SlotContents { tokens, adapters, invoked_at } = self.query(py, |engine| engine.slot_contents(slot))?;
         Ok((tokens, adapters, invoked_at))
     }
 
     fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-        let slot = convert::slot(slot)?;
+        let slot = convert::read_slot(slot)?;
         self.query(py, |engine| engine.erase_slot(slot))
     }
 

@@ -36,15 +36,15 @@ impl LogprobFormat<'_> {
         if self.is_compact {
             return Ok(Bound::new(py, PyCompactLogprobs::new(logprobs, self.token_strings))?.into_any());
         }
-        let top = logprobs.top.iter().map(|&one| logprob(py, one, self.token_strings)).collect::<PyResult<Vec<_>>>()?;
-        class!(py, "Logprobs").call1((logprob(py, logprobs.chosen, self.token_strings)?, PyTuple::new(py, top)?))
+        let top = logprobs.top.iter().map(|&one| logprob_to_python(py, one, self.token_strings)).collect::<PyResult<Vec<_>>>()?;
+        class!(py, "Logprobs").call1((logprob_to_python(py, logprobs.chosen, self.token_strings)?, PyTuple::new(py, top)?))
     }
 }
 
 pub(super) fn to_python<'py>(py: Python<'py>, event: Event, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     match event {
-        Event::Token(event) => token(py, event, format),
-        Event::Finished(event) => finished(py, event),
+        Event::Token(event) => token_to_python(py, event, format),
+        Event::Finished(event) => finished_to_python(py, event),
         Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }) => {
             class!(py, "Progress").call1((n_prompt, n_cached, n_processed, ms))
         }
@@ -56,7 +56,7 @@ pub(super) fn to_python<'py>(py: Python<'py>, event: Event, format: LogprobForma
     }
 }
 
-fn token<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
+fn token_to_python<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> PyResult<Bound<'py, PyAny>> {
     let TokenEvent { index, token, text, slot, n_predicted, logprobs } = event;
     let class = class!(py, "Token");
     match logprobs {
@@ -65,7 +65,7 @@ fn token<'py>(py: Python<'py>, event: TokenEvent, format: LogprobFormat<'_>) -> 
     }
 }
 
-pub(super) fn logprob<'py>(
+pub(super) fn logprob_to_python<'py>(
     py: Python<'py>,
     Logprob { token, logprob }: Logprob,
     token_strings: &TokenStrings,
@@ -73,7 +73,7 @@ pub(super) fn logprob<'py>(
     class!(py, "Logprob").call1((token, PyBytes::new(py, token_strings.piece(token)), logprob))
 }
 
-fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
+fn finished_to_python(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     let Finished { index, slot, reason, text, usage, is_truncated, result: made, score, explanation } = event;
     let is_context_full = reason == FinishReason::ContextFull;
     let (finish_reason, stop_reason) = match reason {
@@ -93,11 +93,11 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
 
 pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) -> PyResult<Bound<'_, PyAny>> {
     let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = explanation;
-    let computed = computed.into_iter().map(|one| computed_run(py, one)).collect::<PyResult<Vec<_>>>()?;
+    let computed = computed.into_iter().map(|one| computed_run_to_python(py, one)).collect::<PyResult<Vec<_>>>()?;
     class!(py, "CacheExplanation").call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
 }
 
-fn computed_run(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
+fn computed_run_to_python(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
     let ComputedRun { range, cause, at, byte, character, before, here, earlier } = run;
     let convert_earlier =
         |EarlierRequest { request_id, text, is_in_answer }| class!(py, "EarlierRequest").call1((request_id, text, is_in_answer));

@@ -1,3 +1,5 @@
+//! Forks of a branch of a stream.
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pyo3::intern;
@@ -8,7 +10,7 @@ use super::awaitable::{Answer, PyNext};
 use super::background::detached;
 use super::convert::{self, Constraints};
 use super::errors::{EngineStoppedError, invalid_request};
-use super::stream::{PyStream, Stream};
+use super::stream::{EventStream, PyStream};
 use super::wake::{Awaitable, LoopWakers};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork, WakeHandle};
 use crate::llama::Model;
@@ -25,11 +27,11 @@ pub(super) struct StreamSettings {
 struct BranchKind {
     first: u32,
     request: Py<PyAny>,
-    /// For forks of another branch of the same stream.
-    origin: Option<Origin>,
+    /// Parent of the branches, if they are forks of another branch of the same stream.
+    origin: Option<ForkOrigin>,
 }
 
-struct Origin {
+struct ForkOrigin {
     n: u32,
     branch: u32,
     /// Tokens of the parent branch before the fork.
@@ -48,18 +50,18 @@ impl StreamSettings {
     }
 
     fn request_of(&self, py: Python<'_>, branch: u32) -> Py<PyAny> {
-        kind_of(&self.kinds(), branch).expect("a stream has a request").request.clone_ref(py)
+        find_kind(&self.kinds(), branch).expect("a stream has a request").request.clone_ref(py)
     }
 
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
-        origin_of(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
+        find_origin(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
     }
 
     pub(super) fn boundary(&self, branch: u32) -> ForkTextBoundary {
-        origin_of(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
+        find_origin(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
     }
 
-    /// Forks may be reported in another order than they were created in.
+    /// Inserts branches in their order: forks may be reported in another order than they were created in.
     fn add(&self, kind: BranchKind) {
         let mut kinds = self.kinds();
         let at = kinds.partition_point(|known| known.first < kind.first);
@@ -67,12 +69,12 @@ impl StreamSettings {
     }
 }
 
-fn kind_of(kinds: &[BranchKind], branch: u32) -> Option<&BranchKind> {
+fn find_kind(kinds: &[BranchKind], branch: u32) -> Option<&BranchKind> {
     kinds.iter().rev().find(|kind| kind.first <= branch)
 }
 
-fn origin_of(kinds: &[BranchKind], branch: u32) -> Option<&Origin> {
-    let kind = kind_of(kinds, branch)?;
+fn find_origin(kinds: &[BranchKind], branch: u32) -> Option<&ForkOrigin> {
+    let kind = find_kind(kinds, branch)?;
     kind.origin.as_ref().filter(|origin| branch - kind.first < origin.n)
 }
 
@@ -85,21 +87,21 @@ struct AwaitedFork {
 }
 
 impl Answer for AwaitedFork {
-    /// The answer is the indices of the forks, or their stream.
+    /// Returns the indices of the forks, or their stream.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let Some(forked) = self.pending.take() else { return Ok(None) };
         let ForkResult { branches, seed, n_sampled, text_boundary, stream: own, .. } = forked?;
         let (stream, request) = (self.stream.get(), self.request.clone_ref(py));
         let Some(completions) = own else {
             let n = branches.end - branches.start;
-            let origin = Some(Origin { n, branch: self.branch, n_parent_tokens: n_sampled, boundary: text_boundary });
+            let origin = Some(ForkOrigin { n, branch: self.branch, n_parent_tokens: n_sampled, boundary: text_boundary });
             stream.settings.add(BranchKind { first: branches.start, request, origin });
             return Ok(Some(PyList::new(py, branches)?.into_any().unbind()));
         };
         let settings =
             StreamSettings::new(Weak::clone(&stream.settings.model), stream.settings.parses_special, vec![(0, request)]);
         let token_strings = stream.stream()?.token_strings.clone();
-        let own = Stream { completions, wakers: Arc::clone(&self.wakers), token_strings };
+        let own = EventStream { completions, wakers: Arc::clone(&self.wakers), token_strings };
         Ok(Some(Py::new(py, PyStream::new(own, settings, seed))?.into_any()))
     }
 }
@@ -127,15 +129,15 @@ pub(super) struct Arguments<'py> {
 pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<PyNext> {
     let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
     let parent = stream.get();
-    let branch = convert::branch_number(&index)?;
-    let n: u32 = n.map_or(Ok(1), |n| convert::field("n", "a positive integer", &n))?;
+    let branch = convert::read_branch_index(&index)?;
+    let n: u32 = n.map_or(Ok(1), |n| convert::read_field("n", "a positive integer", &n))?;
     let at = match (&at, unit.as_str()) {
         (None, "token" | "byte") => ForkPoint::End,
-        (Some(at), "token") => ForkPoint::Token(convert::field("at", "a number of tokens or None", at)?),
-        (Some(at), "byte") => ForkPoint::Byte(convert::field("at", "a number of bytes or None", at)?),
+        (Some(at), "token") => ForkPoint::Token(convert::read_field("at", "a number of tokens or None", at)?),
+        (Some(at), "byte") => ForkPoint::Byte(convert::read_field("at", "a number of bytes or None", at)?),
         _ => return Err(invalid_request("unit", format!("{unit:?}"), "\"token\" or \"byte\"")),
     };
-    let append = convert::text_or_tokens("append", &append.unwrap_or_else(|| py.None().into_bound(py)))?;
+    let append = convert::read_text_or_tokens("append", &append.unwrap_or_else(|| py.None().into_bound(py)))?;
     let parent_request = parent.settings.request_of(py, branch);
     let (request, restart) = match options.filter(|options| !options.is_empty()) {
         None => (parent_request, None),
@@ -143,7 +145,7 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
             let with_own_seeds = options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none());
             let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
             let request = request.call1((parent_request, n, options))?;
-            let input = convert::request(&request)?;
+            let input = convert::read_request(&request)?;
             (request.unbind(), Some((input, with_own_seeds)))
         }
     };

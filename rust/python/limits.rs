@@ -1,3 +1,5 @@
+//! Limits of a running engine.
+
 use pyo3::prelude::*;
 
 use crate::config::Limits;

@@ -38,7 +38,7 @@ fn logger<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// Returns the number of a level in `logging`, which has no name for `TRACE`.
-fn number(level: Level) -> u8 {
+fn logging_level(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,
         Level::WARN => 30,
@@ -89,16 +89,16 @@ impl Subscriber for ToPython {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && number(*metadata.level()) >= THRESHOLD.load(Ordering::Relaxed)
+        metadata.is_event() && logging_level(*metadata.level()) >= THRESHOLD.load(Ordering::Relaxed)
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
+        let mut text = LogMessage(String::new());
         event.record(&mut text);
         let metadata = event.metadata();
         let logger = if metadata.target() == "llama.cpp" { "weft.llama_cpp" } else { "weft" };
         // If the channel is full, nothing has taken the GIL for thousands of lines, and this thread must not wait for it.
-        drop(lines().try_send(Line { logger, level: number(*metadata.level()), text: text.0 }));
+        drop(lines().try_send(Line { logger, level: logging_level(*metadata.level()), text: text.0 }));
     }
 
     // This crate opens no spans, and `enabled` rejects all.
@@ -116,9 +116,9 @@ impl Subscriber for ToPython {
 }
 
 /// The message of an event, followed by its other fields.
-struct Text(String);
+struct LogMessage(String);
 
-impl Visit for Text {
+impl Visit for LogMessage {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let written = match field.name() {
             "message" => write!(self.0, "{value:?}"),

@@ -37,23 +37,23 @@ impl PyCompactLogprobs {
     /// Writes the leading fields of a token, without the closing brace.
     fn write_leading_fields(&self, json: &mut Json, one: Logprob, is_prob: bool) {
         let piece = self.token_strings.piece(one.token);
-        json.raw("{\"id\":").integer(one.token).raw(",\"token\":").text(&String::from_utf8_lossy(piece));
-        json.raw(",\"bytes\":[").numbers(piece);
-        json.raw(if is_prob { "],\"prob\":" } else { "],\"logprob\":" });
-        json.number(if is_prob { probability(one) } else { logarithm(one) });
+        json.push_raw("{\"id\":").push_integer(one.token).push_raw(",\"token\":").push_text(&String::from_utf8_lossy(piece));
+        json.push_raw(",\"bytes\":[").push_numbers(piece);
+        json.push_raw(if is_prob { "],\"prob\":" } else { "],\"logprob\":" });
+        json.push_number(if is_prob { probability(one) } else { logarithm(one) });
     }
 
     /// Writes the sampled token and its top logprobs, without the closing brace.
     fn write_token(&self, json: &mut Json, with_top: bool, is_prob: bool) {
         self.write_leading_fields(json, self.logprobs.chosen, is_prob);
-        json.raw(if is_prob { ",\"top_probs\":[" } else { ",\"top_logprobs\":[" });
+        json.push_raw(if is_prob { ",\"top_probs\":[" } else { ",\"top_logprobs\":[" });
         if with_top {
-            json.list(&self.logprobs.top, |json, &top| {
+            json.push_list(&self.logprobs.top, |json, &top| {
                 self.write_leading_fields(json, top, is_prob);
-                json.raw("}");
+                json.push_raw("}");
             });
         }
-        json.raw("]");
+        json.push_raw("]");
     }
 }
 
@@ -80,14 +80,14 @@ impl PyCompactLogprobs {
     /// Returns the sampled token, or the token of the prompt, as a `Logprob`.
     #[getter]
     fn chosen<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        events::logprob(py, self.logprobs.chosen, &self.token_strings)
+        events::logprob_to_python(py, self.logprobs.chosen, &self.token_strings)
     }
 
     /// Returns the token and its top logprobs in llama-server's current format.
     fn token_json<'py>(&self, py: Python<'py>, with_top: bool, is_prob: bool) -> Bound<'py, PyBytes> {
         let mut json = self.json();
         self.write_token(&mut json, with_top, is_prob);
-        json.raw("}").bytes(py)
+        json.push_raw("}").bytes(py)
     }
 
     /// Returns the token and its top logprobs in the format of `/completion`, with the two fields of 2024.
@@ -95,11 +95,15 @@ impl PyCompactLogprobs {
         let mut json = self.json();
         let text = |one: Logprob| String::from_utf8_lossy(self.token_strings.piece(one.token));
         self.write_token(&mut json, true, is_prob);
-        json.raw(",\"content\":").text(&text(self.logprobs.chosen)).raw(",\"probs\":[");
-        json.list(&self.logprobs.top, |json, &top| {
-            json.raw("{\"prob\":").number(probability(top)).raw(",\"tok_str\":").text(&text(top)).raw("}");
+        json.push_raw(",\"content\":").push_text(&text(self.logprobs.chosen)).push_raw(",\"probs\":[");
+        json.push_list(&self.logprobs.top, |json, &top| {
+            json.push_raw("{\"prob\":")
+                .push_number(probability(top))
+                .push_raw(",\"tok_str\":")
+                .push_text(&text(top))
+                .push_raw("}");
         });
-        json.raw("]}").bytes(py)
+        json.push_raw("]}").bytes(py)
     }
 
     /// Returns the top logprobs as OpenAI's object of texts and logprobs. Tokens whose bytes are not whole characters may have
@@ -109,11 +113,11 @@ impl PyCompactLogprobs {
         let mut seen = FxHashSet::with_capacity_and_hasher(self.logprobs.top.len(), FxBuildHasher);
         let texts = self.logprobs.top.iter().map(|&top| (String::from_utf8_lossy(self.token_strings.piece(top.token)), top));
         let unique: Vec<_> = texts.filter(|(text, _)| seen.insert(text.clone())).collect();
-        json.raw("{");
-        json.list(&unique, |json, (text, top)| {
-            json.text(text).raw(":").number(logarithm(*top));
+        json.push_raw("{");
+        json.push_list(&unique, |json, (text, top)| {
+            json.push_text(text).push_raw(":").push_number(logarithm(*top));
         });
-        json.raw("}").bytes(py)
+        json.push_raw("}").bytes(py)
     }
 }
 

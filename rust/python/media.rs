@@ -1,7 +1,9 @@
+//! Images, audio, and prompts that contain them.
+
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use super::convert::{self, Text};
+use super::convert::{self, TextInput};
 use super::errors::invalid_request;
 use super::mirrored_class::mirrored_class;
 use crate::error::{Error, Result};
@@ -72,39 +74,39 @@ mirrored_class! {
     }
 }
 
-pub(super) enum Part {
-    Text(Text),
+pub(super) enum PromptPart {
+    Text(TextInput),
     Tokens(Vec<Token>),
     Media(Py<PyMedia>),
 }
 
-impl Part {
+impl PromptPart {
     fn media(&self) -> Option<&Py<PyMedia>> {
         if let Self::Media(media) = self { Some(media) } else { None }
     }
 }
 
-pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
+pub(super) fn read_parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<PromptPart>> {
     let part = |part: Bound<'_, PyAny>| {
         if let Ok(media) = part.cast::<PyMedia>() {
-            return Ok(Part::Media(media.clone().unbind()));
+            return Ok(PromptPart::Media(media.clone().unbind()));
         }
         if part.is_instance_of::<PyString>() {
-            return convert::text("prompt", &part).map(Part::Text);
+            return convert::read_text("prompt", &part).map(PromptPart::Text);
         }
         if let Ok(token) = part.extract::<Token>() {
-            return Ok(Part::Tokens(vec![token]));
+            return Ok(PromptPart::Tokens(vec![token]));
         }
-        convert::tokens("prompt", &part).map(Part::Tokens)
+        convert::read_tokens("prompt", &part).map(PromptPart::Tokens)
     };
     // A string would be iterated by character.
     let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
-    let reject = || invalid_request("prompt", convert::shown(value), "a list of texts, token ids and media");
+    let reject = || invalid_request("prompt", convert::shorten_repr(value), "a list of texts, token ids and media");
     let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(reject)?;
     parts.map(|given| part(given?)).collect()
 }
 
-/// False for a list of token ids only.
+/// Returns whether a prompt is a list with texts or media; false for a list of token ids only.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     let is_list = |value: &Bound<'_, PyAny>| value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     let is_part =
@@ -112,7 +114,7 @@ pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     is_list(value) && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
 }
 
-/// The ids and embeddings of media belong to one projector.
+/// Rejects media of another model: their ids and embeddings belong to one projector.
 fn check_projector<'a>(mut media: impl Iterator<Item = &'a Py<PyMedia>>, model: &Model) -> Result<()> {
     let number = model.projector().map(Projector::number);
     if media.all(|media| Some(media.get().0.projector) == number) {
@@ -123,16 +125,16 @@ fn check_projector<'a>(mut media: impl Iterator<Item = &'a Py<PyMedia>>, model: 
 }
 
 /// Joins `parts` to a prompt. Each text is tokenized separately, as in `mtmd`; the BOS token comes first.
-pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt> {
-    check_projector(parts.iter().filter_map(Part::media), model)?;
+pub(super) fn join_parts(parts: &[PromptPart], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt> {
+    check_projector(parts.iter().filter_map(PromptPart::media), model)?;
     let opening = if add_special { model.tokenize(b"", true, parse_special)? } else { Vec::new() };
     let opening = opening.into_iter().take_while(|&token| Some(token) == model.bos_token()).collect();
     let mut prompt = Prompt::from_tokens(opening);
     for part in parts {
         match part {
-            Part::Text(text) => prompt.push(PromptRun::Tokens(model.tokenize(text.as_bytes(), false, parse_special)?)),
-            Part::Tokens(tokens) => prompt.push(PromptRun::Tokens(tokens.clone())),
-            Part::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
+            PromptPart::Text(text) => prompt.push(PromptRun::Tokens(model.tokenize(text.as_bytes(), false, parse_special)?)),
+            PromptPart::Tokens(tokens) => prompt.push(PromptRun::Tokens(tokens.clone())),
+            PromptPart::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
         }
     }
     Ok(prompt)
@@ -146,8 +148,8 @@ pub(super) struct PyMixedPrompt {
 }
 
 impl PyMixedPrompt {
-    pub(super) fn new(py: Python<'_>, parts: &[Part], prompt: Prompt) -> Self {
-        Self { prompt, media: parts.iter().filter_map(Part::media).map(|media| media.clone_ref(py)).collect() }
+    pub(super) fn new(py: Python<'_>, parts: &[PromptPart], prompt: Prompt) -> Self {
+        Self { prompt, media: parts.iter().filter_map(PromptPart::media).map(|media| media.clone_ref(py)).collect() }
     }
 
     pub(super) fn of(&self, model: &Model) -> Result<Prompt> {
@@ -200,7 +202,7 @@ impl PyMixedPrompt {
     }
 }
 
-pub(super) fn read(model: &Model, file: &[u8]) -> Result<PyMedia> {
+pub(super) fn read_media(model: &Model, file: &[u8]) -> Result<PyMedia> {
     let projector = model.projector().ok_or_else(|| {
         let message =
             "the model was loaded without a projector, which images and audio require; set mmproj (--mmproj) to its file";

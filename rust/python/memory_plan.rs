@@ -1,3 +1,5 @@
+//! Memory that an engine would use.
+
 use pyo3::prelude::*;
 
 use super::mirrored_class::mirrored_class;
@@ -53,8 +55,8 @@ pub(super) fn plan_memory(
     config: &Bound<'_, PyAny>,
     tuned: Option<TunedInput>,
 ) -> PyResult<PyMemoryPlan> {
-    let config = settings::engine_config(config)?;
-    let tuned = tuned.map(settings::tuned);
+    let config = settings::read_engine_config(config)?;
+    let tuned = tuned.map(settings::to_tuned_settings);
     let model = model.get().loaded()?;
     let MemoryPlan { config, buffers, kv_bytes: (key_bytes, value_bytes), output_bytes, free_bytes, is_mapped } =
         py.detach(|| llama::plan(model, &config, tuned))?;

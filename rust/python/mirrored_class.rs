@@ -1,3 +1,5 @@
+//! Python classes with the fields of a struct of the crate.
+
 /// Declares a Python class with all fields of a struct of the crate, and the conversion. Only this folder names pyo3, so that the
 /// struct itself cannot be the class.
 macro_rules! mirrored_class {

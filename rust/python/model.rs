@@ -1,3 +1,5 @@
+//! A loaded model, or only its vocabulary or sizes.
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +41,7 @@ impl PyModel {
     #[pyo3(signature = (path, config=None, *, on_progress=None))]
     fn load(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>, on_progress: Option<Py<PyAny>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = settings::model_config(path, config)?;
+        let config = settings::read_model_config(path, config)?;
         // llama.cpp's callback cannot propagate an exception: the load continues.
         let progress = Arc::new(ProgressCallback::new(on_progress));
         let model = py.detach(|| {
@@ -57,7 +59,7 @@ impl PyModel {
     #[pyo3(signature = (path, *, kv_overrides=None))]
     fn load_vocabulary(py: Python<'_>, path: PathBuf, kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let overrides = settings::kv_overrides(kv_overrides.unwrap_or_default())?;
+        let overrides = settings::read_kv_overrides(kv_overrides.unwrap_or_default())?;
         let config = ModelConfig { overrides, scope: LoadScope::Vocabulary, ..ModelConfig::at(path) };
         Ok(Self::new(py.detach(|| Model::load(&config, |_| {}))?))
     }
@@ -67,7 +69,7 @@ impl PyModel {
     #[pyo3(signature = (path, config=None))]
     fn load_sizes(py: Python<'_>, path: PathBuf, config: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = ModelConfig { scope: LoadScope::Sizes, ..settings::model_config(path, config)? };
+        let config = ModelConfig { scope: LoadScope::Sizes, ..settings::read_model_config(path, config)? };
         Ok(Self::new(py.detach(|| Model::load(&config, |_| {}))?))
     }
 
@@ -181,14 +183,14 @@ impl PyModel {
 
     /// Returns a lower bound of the number of a text's tokens.
     fn least_tokens(&self, text: &Bound<'_, PyAny>) -> PyResult<usize> {
-        Ok(self.loaded()?.least_tokens(convert::text("text", text)?.as_bytes()))
+        Ok(self.loaded()?.least_tokens(convert::read_text("text", text)?.as_bytes()))
     }
 
     /// Tokenizes a text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
-        let text = convert::text("text", text)?;
+        let text = convert::read_text("text", text)?;
         Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special))?)
     }
 
@@ -196,7 +198,7 @@ impl PyModel {
     #[pyo3(signature = (text, *, parse_special=true))]
     fn tokenize_on(&self, py: Python<'_>, text: &Bound<'_, PyAny>, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
-        let text = convert::text("text", text)?;
+        let text = convert::read_text("text", text)?;
         Ok(detached(py, || model.tokenize_on(text.as_bytes(), parse_special))?)
     }
 
@@ -220,7 +222,7 @@ impl PyModel {
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads bytes into a value")]
     fn read_media(&self, py: Python<'_>, data: PyBackedBytes) -> PyResult<PyMedia> {
         let model = self.loaded()?;
-        Ok(detached(py, || media::read(model, &data))?)
+        Ok(detached(py, || media::read_media(model, &data))?)
     }
 
     /// Tokenizes texts, and joins them with token ids and media to a prompt.
@@ -233,8 +235,8 @@ impl PyModel {
         parse_special: bool,
     ) -> PyResult<PyMixedPrompt> {
         let model = self.loaded()?;
-        let parts = media::parts(parts)?;
-        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special))?;
+        let parts = media::read_parts(parts)?;
+        let prompt = detached(py, || media::join_parts(&parts, model, add_special, parse_special))?;
         Ok(PyMixedPrompt::new(py, &parts, prompt))
     }
 
@@ -243,7 +245,7 @@ impl PyModel {
         let model = self.loaded()?;
         let tokens = match tokens.cast::<PyMixedPrompt>() {
             Ok(mixed) => mixed.get().ids(),
-            Err(_) => convert::tokens("tokens", tokens)?,
+            Err(_) => convert::read_tokens("tokens", tokens)?,
         };
         let bytes = detached(py, || model.detokenize(&tokens))?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
@@ -252,19 +254,19 @@ impl PyModel {
     /// Returns comma-separated JSON objects of token ids and their pieces.
     fn pieces_json<'py>(&self, py: Python<'py>, tokens: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let model = self.loaded()?;
-        let tokens = convert::tokens("tokens", tokens)?;
+        let tokens = convert::read_tokens("tokens", tokens)?;
         let entry = |json: &mut Json, &token: &Token| {
             let piece = model.piece(token).unwrap_or_default();
-            json.raw("{\"id\":").integer(token).raw(",\"piece\":");
+            json.push_raw("{\"id\":").push_integer(token).push_raw(",\"piece\":");
             match std::str::from_utf8(piece) {
-                Ok(text) => json.text(text),
-                Err(_) => json.raw("[").numbers(piece).raw("]"),
+                Ok(text) => json.push_text(text),
+                Err(_) => json.push_raw("[").push_numbers(piece).push_raw("]"),
             };
-            json.raw("}");
+            json.push_raw("}");
         };
         let json = detached(py, || {
             let mut json = Json::default();
-            json.list(&tokens, entry);
+            json.push_list(&tokens, entry);
             json
         });
         Ok(json.bytes(py))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::convert::{request_field, shown};
+use super::convert::{request_field, shorten_repr};
 use super::errors::{InvalidRequestError, invalid_request};
 use crate::error::{Error, Result};
 use crate::llama::Model;
@@ -46,7 +46,7 @@ impl OutputRules {
         };
         let preserved_tokens: Vec<Token> = self.preserved.iter().filter_map(token).collect();
         let constraint = match (request.constraint, self.triggers) {
-            (Some(constraint), Some(triggers)) => Some(model.lazy(constraint, &triggers, &preserved_tokens)?),
+            (Some(constraint), Some(triggers)) => Some(model.lazy_grammar(constraint, &triggers, &preserved_tokens)?),
             (constraint, _) => constraint,
         };
         let reasoning = self.reasoning.map(|(reasoning, message)| {
@@ -59,10 +59,10 @@ impl OutputRules {
     }
 }
 
-pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
+pub(super) fn read_output_rules(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
     let is_lazy: bool = request_field!(object, "grammar_lazy", "True or False");
     let triggers: Vec<Bound<'_, PyAny>> = request_field!(object, "grammar_triggers", "a sequence of weft.GrammarTrigger");
-    let triggers = triggers.iter().map(trigger).collect::<PyResult<Vec<Trigger>>>()?;
+    let triggers = triggers.iter().map(read_trigger).collect::<PyResult<Vec<Trigger>>>()?;
     if is_lazy && !has_constraint {
         let message = "grammar_lazy requires a grammar; set grammar or json_schema";
         return Err(InvalidRequestError::new_err(("grammar_lazy", message)));
@@ -80,9 +80,9 @@ struct GrammarTrigger {
     token: Option<Token>,
 }
 
-fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
+fn read_trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
     let reject = |message| InvalidRequestError::new_err(("grammar_triggers", message));
-    let invalid = || reject(format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shown(value)));
+    let invalid = || reject(format!("grammar_triggers has {}; each must be a weft.GrammarTrigger", shorten_repr(value)));
     let GrammarTrigger { kind, value: text, token } = value.extract().map_err(|_| invalid())?;
     match &*kind {
         "word" => Ok(Trigger::Word(text)),
@@ -103,7 +103,7 @@ struct ReasoningConfig {
 }
 
 fn read_reasoning(value: &Bound<'_, PyAny>) -> PyResult<(Reasoning, String)> {
-    let reject = |_| invalid_request("reasoning", shown(value), "a weft.ReasoningConfig or None");
+    let reject = |_| invalid_request("reasoning", shorten_repr(value), "a weft.ReasoningConfig or None");
     let ReasoningConfig { starts, ends, begins_inside, budget, message } = value.extract().map_err(reject)?;
     Ok((Reasoning { starts, ends, begins_inside, budget, closing: Vec::new() }, message))
 }

@@ -1,3 +1,5 @@
+//! Pinned and saved prefixes.
+
 use std::sync::Arc;
 
 use pyo3::prelude::*;

@@ -1,3 +1,5 @@
+//! Values that a forked child process must not use.
+
 use std::process;
 
 use pyo3::prelude::*;

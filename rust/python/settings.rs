@@ -8,7 +8,7 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
-use super::convert::shown;
+use super::convert::shorten_repr;
 use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig, ModelConfig, Named,
@@ -16,7 +16,7 @@ use crate::config::{
 };
 use crate::llama::host::machine;
 
-pub(super) fn model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>) -> PyResult<ModelConfig> {
+pub(super) fn read_model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>) -> PyResult<ModelConfig> {
     let Some(object) = object else { return Ok(ModelConfig::at(path)) };
     let settings = Settings(object);
     let mmproj: Option<PathBuf> = settings.get("mmproj", "a path or None")?;
@@ -39,28 +39,28 @@ pub(super) fn model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>) -> 
         check_tensors: settings.get("check_tensors", SWITCH)?,
         placement: Placement {
             devices: settings.get("devices", "a sequence of names or None")?,
-            split: settings.named("split_mode")?,
+            split: settings.get_named("split_mode")?,
             main_gpu: settings.get("main_gpu", COUNT)?,
-            tensor_split: settings.tensor_split()?,
-            numa: settings.named_or_none("numa")?,
+            tensor_split: settings.read_tensor_split()?,
+            numa: settings.get_named_or_none("numa")?,
             tensors: tensors.into_iter().map(|(pattern, buffer)| TensorOverride { pattern, buffer }).collect(),
             cpu_moe: settings.get("cpu_moe", SWITCH)?,
             n_cpu_moe: settings.get("n_cpu_moe", COUNT)?,
             n_cpu_ffn: settings.get("n_cpu_ffn", COUNT)?,
             no_host: settings.get("no_host", SWITCH)?,
         },
-        kernels: settings.named("kernels")?,
+        kernels: settings.get_named("kernels")?,
         repack: settings.get("repack", "True, False or None")?,
         adapters: adapters.into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
-        overrides: kv_overrides(settings.get("kv_overrides", "a sequence of pairs of a key and a value")?)?,
+        overrides: read_kv_overrides(settings.get("kv_overrides", "a sequence of pairs of a key and a value")?)?,
         media: has_projector.then_some(media),
         scope: LoadScope::All,
     })
 }
 
-pub(super) fn engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig> {
+pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig> {
     let settings = Settings(object);
-    let threads = settings.threads(["cpus", "strict_cpu", "prio", "poll"], &Threads::default())?;
+    let threads = settings.read_threads(["cpus", "strict_cpu", "prio", "poll"], &Threads::default())?;
     Ok(EngineConfig {
         n_slots: settings.get("n_slots", COUNT)?,
         n_ctx: settings.get("n_ctx", COUNT)?,
@@ -71,11 +71,11 @@ pub(super) fn engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig>
         grp_attn_w: settings.get("grp_attn_w", COUNT)?,
         n_threads: settings.get("n_threads", COUNT)?,
         n_threads_batch: settings.get("n_threads_batch", COUNT)?,
-        kernels: settings.named("kernels")?,
-        flash_attention: settings.named("flash_attention")?,
-        pooling: settings.named_or_none("pooling")?,
+        kernels: settings.get_named("kernels")?,
+        flash_attention: settings.get_named("flash_attention")?,
+        pooling: settings.get_named_or_none("pooling")?,
         rope: RopeConfig {
-            scaling: settings.named_or_none("rope_scaling_type")?,
+            scaling: settings.get_named_or_none("rope_scaling_type")?,
             freq_base: settings.get("rope_freq_base", NUMBER)?,
             freq_scale: settings.get("rope_freq_scale", NUMBER)?,
             yarn_orig_ctx: settings.get("yarn_orig_ctx", COUNT)?,
@@ -84,15 +84,15 @@ pub(super) fn engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineConfig>
             yarn_beta_slow: settings.get("yarn_beta_slow", NUMBER)?,
             yarn_beta_fast: settings.get("yarn_beta_fast", NUMBER)?,
         },
-        threads_batch: settings.threads(["cpus_batch", "strict_cpu_batch", "prio_batch", "poll_batch"], &threads)?,
+        threads_batch: settings.read_threads(["cpus_batch", "strict_cpu_batch", "prio_batch", "poll_batch"], &threads)?,
         threads,
         offload_kqv: settings.get("offload_kqv", SWITCH)?,
         op_offload: settings.get("op_offload", SWITCH)?,
-        type_k: settings.named("type_k")?,
-        type_v: settings.named("type_v")?,
-        cache_ram: settings.cache_ram()?,
+        type_k: settings.get_named("type_k")?,
+        type_v: settings.get_named("type_v")?,
+        cache_ram: settings.read_cache_ram()?,
         max_queue: settings.get("max_queue", COUNT)?,
-        max_token_gap: settings.max_token_gap()?,
+        max_token_gap: settings.read_max_token_gap()?,
         checkpoints: Checkpoints {
             n_most: settings.get("ctx_checkpoints", COUNT)?,
             min_step: settings.get("checkpoint_min_step", COUNT)?,
@@ -110,21 +110,21 @@ impl<'py> Settings<'_, 'py> {
     /// Converts a setting that must be `what`.
     fn get<T: FromPyObjectOwned<'py>>(&self, name: &'static str, what: &str) -> PyResult<T> {
         let value = self.0.getattr(name)?;
-        value.extract().map_err(|_| invalid_config(name, shown(&value), what))
+        value.extract().map_err(|_| invalid_config(name, shorten_repr(&value), what))
     }
 
-    fn named<T: Named>(&self, name: &'static str) -> PyResult<T> {
-        named(name, &self.get::<String>(name, "a string")?)
+    fn get_named<T: Named>(&self, name: &'static str) -> PyResult<T> {
+        parse_named(name, &self.get::<String>(name, "a string")?)
     }
 
-    fn named_or_none<T: Named>(&self, name: &'static str) -> PyResult<Option<T>> {
-        self.get::<Option<String>>(name, "a string or None")?.map(|text| named(name, &text)).transpose()
+    fn get_named_or_none<T: Named>(&self, name: &'static str) -> PyResult<Option<T>> {
+        self.get::<Option<String>>(name, "a string or None")?.map(|text| parse_named(name, &text)).transpose()
     }
 
     /// Converts the settings of a group of threads by their names; `default` supplies missing values.
-    fn threads(&self, [cpus, strict_cpu, prio, poll]: [&'static str; 4], default: &Threads) -> PyResult<Threads> {
+    fn read_threads(&self, [cpus, strict_cpu, prio, poll]: [&'static str; 4], default: &Threads) -> PyResult<Threads> {
         const PRIORITIES: &str = "-1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)";
-        let priority = |number| ThreadPriority::numbered(number).ok_or_else(|| invalid_config(prio, number, PRIORITIES));
+        let priority = |number| ThreadPriority::from_number(number).ok_or_else(|| invalid_config(prio, number, PRIORITIES));
         let cpus: Option<Vec<u32>> = self.get(cpus, "a sequence of processors, from 0")?;
         let is_strict: Option<bool> = self.get(strict_cpu, SWITCH)?;
         let number: Option<i32> = self.get(prio, "an integer from -1 to 3")?;
@@ -137,7 +137,7 @@ impl<'py> Settings<'_, 'py> {
         })
     }
 
-    fn cache_ram(&self) -> PyResult<CacheRam> {
+    fn read_cache_ram(&self) -> PyResult<CacheRam> {
         const WHAT: &str = "a number of MiB, or -1 for no limit";
         let n_mib: Option<i64> = self.get("cache_ram", WHAT)?;
         match n_mib {
@@ -151,13 +151,13 @@ impl<'py> Settings<'_, 'py> {
         }
     }
 
-    fn max_token_gap(&self) -> PyResult<TokenGap> {
+    fn read_max_token_gap(&self) -> PyResult<TokenGap> {
         let Some(ms) = self.get::<Option<f64>>("max_token_gap_ms", NUMBER)? else { return Ok(TokenGap::Auto) };
         let gap = Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| invalid_config("max_token_gap_ms", ms, "0 or more"))?;
         Ok(TokenGap::AtMost(gap))
     }
 
-    fn tensor_split(&self) -> PyResult<Vec<f32>> {
+    fn read_tensor_split(&self) -> PyResult<Vec<f32>> {
         const WHAT: &str = "numbers of 0 or more, not all of them 0";
         let proportions: Vec<f32> = self.get("tensor_split", WHAT)?;
         let is_valid = |proportion: &f32| proportion.is_finite() && *proportion >= 0.0;
@@ -169,7 +169,7 @@ impl<'py> Settings<'_, 'py> {
     }
 }
 
-pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
+pub(super) fn parse_named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
     T::named(name).ok_or_else(|| {
         let names: Vec<&str> = T::NAMES.iter().map(|(name, _)| *name).collect();
         let (last, others) = names.split_last().expect("there are names");
@@ -180,11 +180,11 @@ pub(super) fn named<T: Named>(param: &'static str, name: &str) -> PyResult<T> {
 /// Settings that tuning measured, as `Tuning.best` has them.
 pub(super) type TunedInput = (Option<bool>, u32, u32);
 
-pub(super) fn tuned((flash_attention, n_threads, n_threads_batch): TunedInput) -> TunedSettings {
+pub(super) fn to_tuned_settings((flash_attention, n_threads, n_threads_batch): TunedInput) -> TunedSettings {
     TunedSettings { flash_attention, n_threads, n_threads_batch }
 }
 
-pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
+pub(super) fn read_kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<KvOverride>> {
     let read = |(key, value): (String, Bound<'_, PyAny>)| {
         // A boolean is an integer too, and an integer that is too large would be converted to a float.
         let converted = match &value {
@@ -196,7 +196,7 @@ pub(super) fn kv_overrides(given: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<V
         };
         let value = converted.ok_or_else(|| {
             let types = "True or False, an integer of 32 bits, a finite number or a string";
-            InvalidConfigError::new_err(("kv_overrides", format!("{key} is {}; it must be {types}", shown(&value))))
+            InvalidConfigError::new_err(("kv_overrides", format!("{key} is {}; it must be {types}", shorten_repr(&value))))
         })?;
         Ok(KvOverride { key, value })
     };

@@ -1,3 +1,5 @@
+//! Metrics of the engine.
+
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;

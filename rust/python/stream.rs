@@ -1,3 +1,5 @@
+//! A stream of events of one request.
+
 use std::sync::Arc;
 
 use pyo3::intern;
@@ -14,13 +16,13 @@ use crate::engine::{Completions, ForkTextBoundary, ReadyEvents, WakeHandle};
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
-pub(super) struct Stream {
+pub(super) struct EventStream {
     pub(super) completions: Completions,
     pub(super) wakers: Arc<LoopWakers>,
     pub(super) token_strings: TokenStrings,
 }
 
-impl Stream {
+impl EventStream {
     /// Takes the next events: at least one, and no more once they have `max_bytes` bytes.
     ///
     /// # Errors
@@ -35,7 +37,7 @@ impl Stream {
     }
 }
 
-impl Awaitable for Stream {
+impl Awaitable for EventStream {
     fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
@@ -48,7 +50,7 @@ impl Awaitable for Stream {
 #[pyclass(frozen, module = "weft._native", name = "Stream")]
 pub(super) struct PyStream {
     /// The only strong reference except during a poll: when Python drops this object, the request is cancelled.
-    stream: ThisProcess<Arc<Stream>>,
+    stream: ThisProcess<Arc<EventStream>>,
     pub(super) settings: StreamSettings,
     /// The seed of branch 0.
     #[pyo3(get)]
@@ -62,12 +64,12 @@ pub(super) struct PyStream {
 }
 
 impl PyStream {
-    pub(super) fn new(stream: Stream, settings: StreamSettings, seed: u32) -> Self {
+    pub(super) fn new(stream: EventStream, settings: StreamSettings, seed: u32) -> Self {
         let (request_id, n_prompt) = (stream.completions.request_id(), stream.completions.n_prompt());
         Self { stream: ThisProcess::new(Arc::new(stream)), settings, seed, n_prompt, request_id }
     }
 
-    pub(super) fn stream(&self) -> PyResult<&Arc<Stream>> {
+    pub(super) fn stream(&self) -> PyResult<&Arc<EventStream>> {
         self.stream.get()
     }
 }
@@ -111,7 +113,7 @@ impl PyStream {
 
     /// Cancels one branch.
     fn cancel(&self, index: &Bound<'_, PyAny>) -> PyResult<()> {
-        let index = convert::branch_number(index)?;
+        let index = convert::read_branch_index(index)?;
         self.stream()?.completions.cancel_branch(index);
         Ok(())
     }
@@ -156,13 +158,13 @@ impl PyStream {
 
     /// Returns the boundary between the parent's text and a branch's text.
     fn fork_boundary(&self, index: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
-        let ForkTextBoundary { unshown, n_shown_again } = self.settings.boundary(convert::branch_number(index)?);
+        let ForkTextBoundary { unshown, n_shown_again } = self.settings.boundary(convert::read_branch_index(index)?);
         Ok((unshown, n_shown_again))
     }
 
     /// Returns the parent of a forked branch, and the number of the parent's tokens before the fork.
     fn forked_at(&self, index: &Bound<'_, PyAny>) -> PyResult<Option<(u32, u32)>> {
-        Ok(self.settings.forked_at(convert::branch_number(index)?))
+        Ok(self.settings.forked_at(convert::read_branch_index(index)?))
     }
 
     /// Returns an iterator per branch, including branches that forks add.

@@ -1,3 +1,5 @@
+//! Measurement of the fastest settings, and a report of those in use.
+
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -133,9 +135,9 @@ pub(super) fn tune(
     let reject = |_| invalid_config("budget_s", budget_s, "a number of seconds, 0 or more");
     let budget = Duration::try_from_secs_f64(budget_s).map_err(reject)?;
     let config = EngineConfig {
-        type_k: settings::named("type_k", type_k)?,
-        type_v: settings::named("type_v", type_v)?,
-        kernels: settings::named("kernels", kernels)?,
+        type_k: settings::parse_named("type_k", type_k)?,
+        type_v: settings::parse_named("type_v", type_v)?,
+        kernels: settings::parse_named("kernels", kernels)?,
         ..EngineConfig::default()
     };
     let model = model.get().loaded()?;

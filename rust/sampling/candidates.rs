@@ -72,7 +72,7 @@ impl Candidates {
         self.list.len() + self.n_impossible
     }
 
-    /// Impossible tokens come last.
+    /// Keeps the first `n` tokens; impossible tokens come last.
     pub(crate) fn truncate(&mut self, n: usize) {
         let n = n.min(self.n_all());
         self.list.truncate(n);
@@ -112,7 +112,7 @@ impl Candidates {
         });
     }
 
-    /// Summed and divided in single precision, in the order of the list.
+    /// Returns the candidates with their probabilities, summed and divided in single precision, in the order of the list.
     pub(crate) fn softmax(&mut self) -> (&[Candidate], &[f32]) {
         let best = self.best().map_or(0.0, |best| best.logit);
         let Self { list, probabilities, .. } = self;

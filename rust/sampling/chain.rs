@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::request::{SamplerKind, SamplingParams, Token};
-use crate::sampling::filters::temperature::{self, Dynamic};
+use crate::sampling::filters::temperature::{self, DynamicTemperature};
 use crate::sampling::filters::top_n_sigma::{take_top_n_sigma, top_n_sigma};
 use crate::sampling::filters::xtc::{MAX_THRESHOLD, Xtc};
 use crate::sampling::filters::{infill::infill, tail_free::tail_free, typical::typical};
@@ -13,7 +13,7 @@ use crate::sampling::{
 };
 
 #[derive(Debug, Clone)]
-enum Step {
+enum ChainStep {
     Penalize(Box<dyn Penalty>),
     TopNSigma(f32),
     TopK(usize),
@@ -23,14 +23,14 @@ enum Step {
     MinP(f32),
     Xtc(Box<Xtc>),
     Temperature(f32),
-    DynamicTemperature(Dynamic),
+    DynamicTemperature(DynamicTemperature),
     Infill,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     patches: Patches,
-    steps: Vec<Step>,
+    steps: Vec<ChainStep>,
     /// Number of penalties at the start, applied as patches: the row need not be copied.
     n_patching: usize,
     /// True if the steps always leave exactly the most likely token of the patched row.
@@ -48,18 +48,19 @@ impl Chain {
         token_strings: &TokenStrings,
         n_ctx: u32,
     ) -> Self {
-        let steps = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed, token_strings, n_ctx));
-        let mut steps: Vec<Step> = steps.collect();
-        let n_patching = steps.iter().take_while(|step| matches!(step, Step::Penalize(_))).count();
+        let steps = kinds.iter().filter_map(|&kind| ChainStep::new(kind, params, seed, token_strings, n_ctx));
+        let mut steps: Vec<ChainStep> = steps.collect();
+        let n_patching = steps.iter().take_while(|step| matches!(step, ChainStep::Penalize(_))).count();
         let filters = &mut steps[n_patching..];
         // A temperature preserves the order, and fewer logits are divided if top-k comes first.
-        if matches!(filters, [Step::Temperature(_), Step::TopK(_), ..]) {
+        if matches!(filters, [ChainStep::Temperature(_), ChainStep::TopK(_), ..]) {
             filters.swap(0, 1);
         }
-        let greedy_at = filters.iter().position(|step| matches!(step, Step::Temperature(temperature) if *temperature <= 0.0));
+        let greedy_at =
+            filters.iter().position(|step| matches!(step, ChainStep::Temperature(temperature) if *temperature <= 0.0));
         Self {
             patches: Patches::new(params, token_strings.end_tokens()),
-            is_greedy: greedy_at.is_some_and(|at| filters[..at].iter().all(Step::keeps_best)),
+            is_greedy: greedy_at.is_some_and(|at| filters[..at].iter().all(ChainStep::keeps_best)),
             steps,
             n_patching,
             min_keep: params.min_keep as usize,
@@ -74,7 +75,7 @@ impl Chain {
     pub(crate) fn branch(&self, seed: u32) -> Self {
         let mut branch = self.clone();
         for step in &mut branch.steps {
-            if let Step::Xtc(xtc) = step {
+            if let ChainStep::Xtc(xtc) = step {
                 xtc.reseed(seed);
             }
         }
@@ -86,11 +87,11 @@ impl Chain {
     }
 
     fn penalties(&self) -> impl Iterator<Item = &dyn Penalty> {
-        self.steps.iter().filter_map(|step| if let Step::Penalize(penalty) = step { Some(&**penalty) } else { None })
+        self.steps.iter().filter_map(|step| if let ChainStep::Penalize(penalty) = step { Some(&**penalty) } else { None })
     }
 
     fn penalties_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn Penalty>> {
-        self.steps.iter_mut().filter_map(|step| if let Step::Penalize(penalty) = step { Some(penalty) } else { None })
+        self.steps.iter_mut().filter_map(|step| if let ChainStep::Penalize(penalty) = step { Some(penalty) } else { None })
     }
 
     pub(crate) fn apply(&mut self, logits: &[f32], candidates: &mut Candidates) {
@@ -98,7 +99,7 @@ impl Chain {
         patches.begin(logits);
         let (patching, steps) = steps.split_at_mut(*n_patching);
         for step in patching {
-            if let Step::Penalize(penalty) = step {
+            if let ChainStep::Penalize(penalty) = step {
                 penalty.patch(logits, patches);
             }
         }
@@ -110,17 +111,17 @@ impl Chain {
         patches.end();
         for step in &mut steps[n_done..] {
             match step {
-                Step::Penalize(penalty) => penalty.penalize(candidates),
-                Step::TopNSigma(n) => top_n_sigma(candidates, *n),
-                Step::TopK(k) => filters::top_k(candidates, *k),
-                Step::TailFree(z) => tail_free(candidates, *z, *min_keep),
-                Step::Typical(p) => typical(candidates, *p, *min_keep),
-                Step::TopP(p) => filters::top_p(candidates, *p, *min_keep),
-                Step::MinP(p) => filters::min_p(candidates, *p, *min_keep),
-                Step::Xtc(xtc) => xtc.apply(candidates, *min_keep),
-                Step::Temperature(temperature) => temperature::fixed(candidates, *temperature),
-                Step::DynamicTemperature(dynamic) => dynamic.apply(candidates),
-                Step::Infill => infill(candidates, &**token_strings),
+                ChainStep::Penalize(penalty) => penalty.penalize(candidates),
+                ChainStep::TopNSigma(n) => top_n_sigma(candidates, *n),
+                ChainStep::TopK(k) => filters::top_k(candidates, *k),
+                ChainStep::TailFree(z) => tail_free(candidates, *z, *min_keep),
+                ChainStep::Typical(p) => typical(candidates, *p, *min_keep),
+                ChainStep::TopP(p) => filters::top_p(candidates, *p, *min_keep),
+                ChainStep::MinP(p) => filters::min_p(candidates, *p, *min_keep),
+                ChainStep::Xtc(xtc) => xtc.apply(candidates, *min_keep),
+                ChainStep::Temperature(temperature) => temperature::apply_fixed(candidates, *temperature),
+                ChainStep::DynamicTemperature(dynamic) => dynamic.apply(candidates),
+                ChainStep::Infill => infill(candidates, &**token_strings),
             }
         }
     }
@@ -137,13 +138,13 @@ impl Chain {
 }
 
 /// Selects what the first steps leave directly from the row; returns the number of steps done.
-fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
+fn take_from_row(row: Row<'_>, steps: &[ChainStep], min_keep: usize, candidates: &mut Candidates) -> usize {
     match *steps {
-        [Step::TopK(k), ..] => candidates.keep_best(row, k),
-        [Step::TopNSigma(n), ..] => take_top_n_sigma(candidates, row, n),
-        [Step::MinP(p), ..] if min_keep < 2 => candidates.keep_near_best(row, p.ln()),
+        [ChainStep::TopK(k), ..] => candidates.keep_best(row, k),
+        [ChainStep::TopNSigma(n), ..] => take_top_n_sigma(candidates, row, n),
+        [ChainStep::MinP(p), ..] if min_keep < 2 => candidates.keep_near_best(row, p.ln()),
         // Tokens that min-p drops sort after those it keeps, so top-p needs only their share of the sum.
-        [Step::TopP(p), Step::MinP(min_p), ..] if min_keep < 2 => {
+        [ChainStep::TopP(p), ChainStep::MinP(min_p), ..] if min_keep < 2 => {
             candidates.keep_near_best(row, min_p.ln());
             if let Some(best) = candidates.best() {
                 filters::top_p_of(candidates, p, min_keep, row.total_weight(best.logit));
@@ -157,7 +158,7 @@ fn take_from_row(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut
     1
 }
 
-impl Step {
+impl ChainStep {
     fn new(kind: SamplerKind, p: &SamplingParams, seed: u32, token_strings: &TokenStrings, n_ctx: u32) -> Option<Self> {
         match kind {
             SamplerKind::Penalties => Some(Self::Penalize(Box::new(Penalties::new(p, token_strings.newline(), n_ctx)?))),
@@ -173,7 +174,7 @@ impl Step {
                 has_effect.then(|| Self::Xtc(Box::new(Xtc::new(p.xtc_probability, p.xtc_threshold, seed))))
             }
             SamplerKind::Temperature if p.dynatemp_range > 0.0 => {
-                Some(Self::DynamicTemperature(Dynamic::new(p.temperature, p.dynatemp_range, p.dynatemp_exponent)))
+                Some(Self::DynamicTemperature(DynamicTemperature::new(p.temperature, p.dynatemp_range, p.dynatemp_exponent)))
             }
             SamplerKind::Temperature => {
                 let is_neutral = p.temperature.to_bits() == 1.0_f32.to_bits();

@@ -19,9 +19,10 @@ pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constrain
         return Some(token);
     }
     // A code point is in the interval of a single token, so it must be looked up among the allowed tokens.
-    let mut token = if sampler.has_code_point() { sampler.sample(&allowed(constraint, logits)) } else { sampler.sample(logits) };
+    let mut token =
+        if sampler.has_code_point() { sampler.sample(&find_allowed(constraint, logits)) } else { sampler.sample(logits) };
     if !constraint.allows(token) {
-        token = sampler.sample(&allowed(constraint, logits));
+        token = sampler.sample(&find_allowed(constraint, logits));
         // If no token can be drawn, the sampler returns an arbitrary one.
         if !constraint.allows(token) {
             return None;
@@ -31,7 +32,7 @@ pub(crate) fn draw_allowed(sampler: &mut Sampler, constraint: &mut dyn Constrain
     Some(token)
 }
 
-fn allowed(constraint: &mut dyn Constraint, logits: &[f32]) -> Vec<f32> {
+fn find_allowed(constraint: &mut dyn Constraint, logits: &[f32]) -> Vec<f32> {
     let mut allowed = logits.to_vec();
     constraint.mask(&mut allowed);
     allowed
@@ -48,6 +49,6 @@ pub(crate) fn next_allowed<'a>(constraint: Option<&mut (dyn Constraint + 'static
     match constraint.map(|constraint| (constraint.forced(), constraint)) {
         None => AllowedTokens::Any(Cow::Borrowed(logits)),
         Some((Some(token), _)) => AllowedTokens::Forced(token),
-        Some((None, constraint)) => AllowedTokens::Any(Cow::Owned(allowed(constraint, logits))),
+        Some((None, constraint)) => AllowedTokens::Any(Cow::Owned(find_allowed(constraint, logits))),
     }
 }

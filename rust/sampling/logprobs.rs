@@ -1,7 +1,10 @@
+//! Logprobs of a row of logits, before the sampling parameters.
+
 use crate::request::Token;
 use crate::sampling::{candidates::Candidates, row::Row};
 
-/// Logprobs of `token` and of the `n` most likely tokens under the raw row, most likely first, the lower of equals first.
+/// Returns the logprobs of `token` and of the `n` most likely tokens of the raw row, most likely first, the lower of equals
+/// first.
 ///
 /// An impossible token has −∞ and is never listed. NaN counts as −∞, and infinite logits share the whole probability. Accurate
 /// to about 10⁻⁶.
@@ -18,12 +21,12 @@ pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32
     (chosen, top)
 }
 
-/// NaN stays NaN.
+/// Limits a logit to the greatest finite number; NaN stays NaN.
 fn below_infinity(logit: f32) -> f32 {
     if logit > f32::MAX { f32::MAX } else { logit }
 }
 
-/// NaN counts as −∞.
+/// Sums the exponentials of all logits relative to `max_logit`. NaN counts as −∞.
 fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     // Many parallel sums let the compiler vectorise without reordering any sum; they are short enough for single precision.
     const N_LANES: usize = 64;

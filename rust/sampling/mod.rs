@@ -84,7 +84,7 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Approximate; includes what is shared with branches, without the prompt.
+    /// Returns the approximate size in bytes, including data shared with branches, without the prompt.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.chain.n_bytes()
     }
@@ -136,7 +136,8 @@ impl Sampler {
         self.candidates.distribution()
     }
 
-    /// In the last draw, after all steps, the lower of equals first. A token that could not be drawn has −∞ and is not listed.
+    /// Returns the logprobs of the last draw, the lower of equals first. A token that could not be drawn has −∞ and is not
+    /// listed.
     pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         self.candidates.logprobs(token, n)
     }

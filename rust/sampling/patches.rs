@@ -12,7 +12,7 @@ use crate::sampling::penalties::counts::LOGITS_PER_PATCH;
 use crate::sampling::row::{Candidate, Row, position};
 
 thread_local! {
-    /// Per thread, so that a sequence does not hold memory for a whole vocabulary.
+    /// The buffer is per thread, so that a sequence does not hold memory for a whole vocabulary.
     static ROW_BUFFER: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 

@@ -12,7 +12,7 @@ use crate::request::{Mirostat, Reasoning, SharedConstraint, Trigger};
 struct Words;
 
 impl TokenLookup for Words {
-    fn spelt(&self, _: &str) -> Option<Token> {
+    fn find_token(&self, _: &str) -> Option<Token> {
         None
     }
 

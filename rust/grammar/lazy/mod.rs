@@ -24,10 +24,10 @@ use super::spellings::Spellings;
 use crate::request::{Constraint, ConstraintSource, SharedConstraint, Token};
 use search::Search;
 
-/// Bytes before the triggering token that a grammar parses.
+/// Maximum bytes before the triggering token that a grammar parses.
 pub const MAX_REACH: usize = 65_536;
 
-/// The likeliest tokens, which a mask checks one by one. It masks all others.
+/// Number of likeliest tokens that a mask checks one by one. It masks all others.
 const MAX_CHECKED: usize = 256;
 
 const MAX_STARTS: usize = 4;
@@ -84,7 +84,7 @@ struct UntriggeredBranch {
     recent_tokens: VecDeque<ReadToken>,
     /// The token that was searched last, without how many of its first bytes, and its effect.
     last_search: Option<((Token, usize), Effect)>,
-    /// The last positions at which a token would have started the grammar.
+    /// The last positions of the text at which a token would have started the grammar.
     starts: Vec<GrammarStart>,
 }
 

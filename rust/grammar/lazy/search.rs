@@ -1,3 +1,5 @@
+//! Incremental search of a text for one trigger.
+
 use std::sync::Arc;
 
 use regex_automata::nfa::thompson::{NFA, State, Transition};
@@ -53,7 +55,7 @@ impl Search {
         Self { pattern, threads, at: 0, before: None, start_of_match: None }
     }
 
-    /// True if no match is in progress and these bytes start none.
+    /// Returns whether no match is in progress and these bytes start none.
     pub(super) fn can_skip(&self, bytes: &[u8]) -> bool {
         let Some(skippable) = &self.pattern.skippable else { return false };
         let has_begun = self.threads.states != [self.pattern.nfa.start_unanchored()];
@@ -78,7 +80,7 @@ impl Search {
         self.start_of_match.take()
     }
 
-    /// `None` is the end of the text.
+    /// Advances all threads by one byte; `None` is the end of the text.
     fn step(&mut self, next: Option<u8>) -> ThreadSet {
         let nfa = &self.pattern.nfa;
         let n_slots = nfa.group_info().slot_len();
@@ -142,7 +144,7 @@ impl Search {
     }
 }
 
-/// The first non-empty group, or the whole match. Each group has two slots, and the match comes first.
+/// Returns the start of the first non-empty group, or of the whole match. Each group has two slots, and the match comes first.
 fn grammar_start(slots: &[usize]) -> usize {
     let is_nonempty = |group: &&[usize]| group[0] != NONE && group[1] != NONE && group[0] < group[1];
     slots.chunks_exact(2).skip(1).find(is_nonempty).map_or(slots[0], |group| group[0])

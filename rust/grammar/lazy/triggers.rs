@@ -1,3 +1,5 @@
+//! Checks and compiles the triggers of a lazy grammar.
+
 use std::sync::Arc;
 
 use regex_automata::nfa::thompson::{NFA, WhichCaptures};
@@ -7,13 +9,13 @@ use super::super::parse_error::excerpt;
 use super::search::{CompiledPattern, Search};
 use crate::request::{Token, Trigger};
 
-/// Each token is searched for all triggers.
+/// Maximum number of triggers: each token is searched for all of them.
 pub const MAX_TRIGGERS: usize = 64;
 
-/// All words and patterns of a grammar.
+/// Maximum size of all words and patterns of a grammar.
 pub const MAX_TRIGGER_BYTES: usize = 16_384;
 
-/// All compiled patterns; this bounds the cost per byte of the text.
+/// Maximum size of all compiled patterns; this bounds the cost per byte of the text.
 const MAX_COMPILED_BYTES: usize = 1 << 19;
 
 /// The triggers of a lazy grammar, compiled once for all branches.

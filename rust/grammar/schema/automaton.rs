@@ -5,36 +5,36 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::super::ranges::Ranges;
-use super::pattern::{LAST, Node};
+use super::pattern::{LAST, PatternNode};
 use super::shape::{CountRange, add};
 
 pub(super) const MAX_STATES: usize = 8_192;
 
-/// NFA points of all patterns of a DFA.
+/// Maximum NFA points of all patterns of a DFA.
 const MAX_POINTS: usize = 1 << 15;
 
-/// NFA points that are visited for one DFA.
+/// Maximum NFA points that are visited for one DFA.
 const MAX_WORK: usize = 1 << 22;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct StringConstraint {
-    /// Each with whether it must match or must not.
-    pub(super) patterns: Vec<(Rc<Node>, bool)>,
+    /// Patterns, each with true if it must match and false if it must not.
+    pub(super) patterns: Vec<(Rc<PatternNode>, bool)>,
     pub(super) length: CountRange,
 }
 
-/// The first state is the start, and each can be reached from it.
-pub(super) type Dfa = Vec<State>;
+/// States of a DFA. The first is the start, from which all others can be reached.
+pub(super) type Dfa = Vec<DfaState>;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct DfaState {
     pub(super) may_end: bool,
     pub(super) next: Vec<(usize, Ranges)>,
 }
 
-pub(super) fn literal(text: &str) -> Node {
-    let characters = text.chars().map(|character| Node::Class(vec![(character.into(), character.into())]));
-    Node::Sequence([Node::Start].into_iter().chain(characters).chain([Node::End]).collect())
+pub(super) fn exactly(text: &str) -> PatternNode {
+    let characters = text.chars().map(|character| PatternNode::Class(vec![(character.into(), character.into())]));
+    PatternNode::Sequence([PatternNode::Start].into_iter().chain(characters).chain([PatternNode::End]).collect())
 }
 
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ enum Edge {
     Class(Ranges, usize),
 }
 
-/// A text matches if it reaches `goal`.
+/// The NFA of one pattern: a text matches if it reaches `goal`.
 #[derive(Debug, Default)]
 struct Nfa {
     points: Vec<Vec<Edge>>,
@@ -55,18 +55,18 @@ struct Nfa {
 }
 
 impl Nfa {
-    fn new(node: &Node) -> Result<Self, String> {
+    fn new(node: &PatternNode) -> Result<Self, String> {
         let mut nfa = Self::default();
         let any = vec![(0, LAST)];
-        let start = nfa.point()?;
+        let start = nfa.add_point()?;
         nfa.points[start].push(Edge::Class(any.clone(), start));
-        let goal = nfa.add(node, start)?;
+        let goal = nfa.add_node(node, start)?;
         nfa.points[goal].push(Edge::Class(any, goal));
         nfa.goal = goal;
         Ok(nfa)
     }
 
-    fn point(&mut self) -> Result<usize, String> {
+    fn add_point(&mut self) -> Result<usize, String> {
         self.points.push(Vec::new());
         if self.points.len() > MAX_POINTS {
             Err(format!("it needs more than {MAX_POINTS} NFA states"))
@@ -76,40 +76,40 @@ impl Nfa {
     }
 
     /// Returns the point after `node`. None of its edges leads back to `from`.
-    fn add(&mut self, node: &Node, from: usize) -> Result<usize, String> {
-        let to = self.point()?;
+    fn add_node(&mut self, node: &PatternNode, from: usize) -> Result<usize, String> {
+        let to = self.add_point()?;
         match node {
-            Node::Class(ranges) => self.points[from].push(Edge::Class(ranges.clone(), to)),
-            Node::Start => self.points[from].push(Edge::AtStart(to)),
-            Node::End => self.points[from].push(Edge::AtEnd(to)),
-            Node::Sequence(items) => {
-                let last = items.iter().try_fold(from, |at, item| self.add(item, at))?;
+            PatternNode::Class(ranges) => self.points[from].push(Edge::Class(ranges.clone(), to)),
+            PatternNode::Start => self.points[from].push(Edge::AtStart(to)),
+            PatternNode::End => self.points[from].push(Edge::AtEnd(to)),
+            PatternNode::Sequence(items) => {
+                let last = items.iter().try_fold(from, |at, item| self.add_node(item, at))?;
                 self.points[last].push(Edge::Empty(to));
             }
-            Node::Choice(choices) => {
+            PatternNode::Choice(choices) => {
                 for choice in choices {
-                    let start = self.point()?;
+                    let start = self.add_point()?;
                     self.points[from].push(Edge::Empty(start));
-                    let last = self.add(choice, start)?;
+                    let last = self.add_node(choice, start)?;
                     self.points[last].push(Edge::Empty(to));
                 }
             }
-            Node::Repeat(item, min, max) => {
+            PatternNode::Repeat(item, min, max) => {
                 let mut at = from;
                 for _ in 0..*min {
-                    at = self.add(item, at)?;
+                    at = self.add_node(item, at)?;
                 }
                 if let Some(max) = max {
                     for _ in *min..*max {
                         self.points[at].push(Edge::Empty(to));
-                        at = self.add(item, at)?;
+                        at = self.add_node(item, at)?;
                     }
                     self.points[at].push(Edge::Empty(to));
                 } else {
-                    let round = self.point()?;
+                    let round = self.add_point()?;
                     self.points[at].push(Edge::Empty(round));
                     self.points[round].push(Edge::Empty(to));
-                    let last = self.add(item, round)?;
+                    let last = self.add_node(item, round)?;
                     self.points[last].push(Edge::Empty(round));
                 }
             }
@@ -117,7 +117,7 @@ impl Nfa {
         Ok(to)
     }
 
-    fn close(&self, points: &mut Vec<usize>, at_start: bool, at_end: bool) {
+    fn follow_empty_edges(&self, points: &mut Vec<usize>, at_start: bool, at_end: bool) {
         let (visited, round) = &mut *self.visited.borrow_mut();
         visited.resize(self.points.len(), 0);
         *round += 1;
@@ -141,7 +141,7 @@ impl Nfa {
 
     fn accepts(&self, points: &[usize], at_start: bool) -> bool {
         let mut points = points.to_vec();
-        self.close(&mut points, at_start, true);
+        self.follow_empty_edges(&mut points, at_start, true);
         points.binary_search(&self.goal).is_ok()
     }
 
@@ -158,7 +158,7 @@ impl Nfa {
                 next.push(*to);
             }
         }
-        self.close(&mut next, false, false);
+        self.follow_empty_edges(&mut next, false, false);
         if next.binary_search(&self.goal).is_ok() { vec![self.goal] } else { next }
     }
 }
@@ -172,8 +172,8 @@ impl StringConstraint {
         add(&mut self.patterns, &other.patterns);
     }
 
-    pub(super) fn dfa(&self) -> Result<Dfa, String> {
-        let nfas = self.nfas()?;
+    pub(super) fn to_dfa(&self) -> Result<Dfa, String> {
+        let nfas = self.build_nfas()?;
         let mut starts = vec![0, LAST + 1];
         for edge in nfas.iter().flat_map(|nfa| nfa.points.iter().flatten()) {
             if let Edge::Class(ranges, _) = edge {
@@ -223,7 +223,7 @@ impl StringConstraint {
                     None => next.push((to, vec![(range[0], range[1] - 1)])),
                 }
             }
-            states.push(State { may_end, next });
+            states.push(DfaState { may_end, next });
         }
         Ok(states)
     }
@@ -239,10 +239,10 @@ impl StringConstraint {
             }
             nfa.accepts(&points, text.is_empty())
         };
-        Ok(self.nfas()?.iter().zip(&self.patterns).all(|(nfa, (_, must_match))| matches(nfa) == *must_match))
+        Ok(self.build_nfas()?.iter().zip(&self.patterns).all(|(nfa, (_, must_match))| matches(nfa) == *must_match))
     }
 
-    fn nfas(&self) -> Result<Vec<Nfa>, String> {
+    fn build_nfas(&self) -> Result<Vec<Nfa>, String> {
         let nfas = self.patterns.iter().map(|(node, _)| Nfa::new(node)).collect::<Result<Vec<_>, _>>()?;
         let n_points: usize = nfas.iter().map(|nfa| nfa.points.len()).sum();
         if n_points > MAX_POINTS { Err(format!("it needs more than {MAX_POINTS} NFA states")) } else { Ok(nfas) }
@@ -251,6 +251,6 @@ impl StringConstraint {
 
 fn start_points(nfa: &Nfa) -> Vec<usize> {
     let mut points = vec![0];
-    nfa.close(&mut points, true, false);
+    nfa.follow_empty_edges(&mut points, true, false);
     if points.binary_search(&nfa.goal).is_ok() { vec![nfa.goal] } else { points }
 }

@@ -1,12 +1,14 @@
+//! Grammar rules under construction, and their text in GBNF.
+
 use std::fmt::Write;
 
-use super::super::ranges::{Ranges, merged};
+use super::super::ranges::{Ranges, merge};
 use super::automaton::Dfa;
 use super::pattern::LAST;
 
 pub(super) type RuleNumber = usize;
 
-const NAMED: [(&str, &str); 9] = [
+const NAMED_RULES: [(&str, &str); 9] = [
     ("value", "object | array | string | number | \"true\" | \"false\" | \"null\""),
     ("object", "\"{\" space (string \":\" space value (\",\" space string \":\" space value)*)? space \"}\""),
     ("array", "\"[\" space (value (\",\" space value)*)? space \"]\""),
@@ -23,10 +25,10 @@ const NAMED: [(&str, &str); 9] = [
     ("space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}"),
 ];
 
-/// Larger numbers of repetitions are nested.
+/// Maximum repetitions in one rule; larger numbers are nested.
 const MAX_REPEAT: usize = 1_000;
 
-/// No completion is that long.
+/// From here on, a number of repetitions is unlimited: no completion is that long.
 pub(super) const UNBOUNDED: usize = 1_000_000_000;
 
 pub(super) const MAX_TIMES: usize = 1_000_000;
@@ -40,7 +42,7 @@ pub(super) enum Expr {
     Sequence(Vec<Expr>),
     /// An empty choice never matches.
     Choice(Vec<Expr>),
-    /// The first to the second number of times, see [`Rules::repeat`].
+    /// An item, repeated from the first to the second number of times, see [`RuleList::repeat`].
     Repeat(Box<Expr>, usize, Option<usize>),
 }
 
@@ -67,11 +69,11 @@ impl Expr {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct RuleList {
     list: Vec<Expr>,
 }
 
-impl Rules {
+impl RuleList {
     /// Adds `n` rules, to be set later; returns the first.
     pub(super) fn add_all(&mut self, n: usize) -> RuleNumber {
         let first = self.list.len();
@@ -87,7 +89,7 @@ impl Rules {
         self.list.len()
     }
 
-    pub(super) fn rule_of(&mut self, expr: Expr) -> Expr {
+    pub(super) fn add_rule(&mut self, expr: Expr) -> Expr {
         let rule = self.add_all(1);
         self.set(rule, expr);
         Expr::Rule(rule)
@@ -95,11 +97,11 @@ impl Rules {
 
     pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
         // The repeated item is one rule, because the rules of all repetitions are bounded.
-        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.rule_of(item) };
+        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.add_rule(item) };
         let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
         let left = max.filter(|&max| max < UNBOUNDED).map(|max| max.saturating_sub(min));
         // Blocks of [`MAX_REPEAT`] repetitions share a rule: large bounds cost little more than small ones.
-        let whole = (min.max(left.unwrap_or(0)) >= MAX_REPEAT).then(|| self.rule_of(part(MAX_REPEAT, Some(MAX_REPEAT))));
+        let whole = (min.max(left.unwrap_or(0)) >= MAX_REPEAT).then(|| self.add_rule(part(MAX_REPEAT, Some(MAX_REPEAT))));
         let mut parts: Vec<Expr> = whole.iter().cycle().take(min / MAX_REPEAT).cloned().collect();
         parts.push(part(min % MAX_REPEAT, Some(min % MAX_REPEAT)));
         let Some(left) = left else {
@@ -109,16 +111,16 @@ impl Rules {
         // Either a full block and more, or an incomplete block and the end.
         let mut rest = part(0, Some(left % MAX_REPEAT));
         if let Some(whole) = whole.filter(|_| left >= MAX_REPEAT) {
-            let short = self.rule_of(part(0, Some(MAX_REPEAT - 1)));
+            let short = self.add_rule(part(0, Some(MAX_REPEAT - 1)));
             for _ in 0..left / MAX_REPEAT {
-                rest = self.rule_of(Expr::Choice(vec![short.clone(), Expr::Sequence(vec![whole.clone(), rest])]));
+                rest = self.add_rule(Expr::Choice(vec![short.clone(), Expr::Sequence(vec![whole.clone(), rest])]));
             }
         }
         parts.push(rest);
         Expr::Sequence(parts)
     }
 
-    pub(super) fn texts(&mut self, dfa: &Dfa) -> Expr {
+    pub(super) fn add_dfa(&mut self, dfa: &Dfa) -> Expr {
         let first = self.add_all(dfa.len());
         for (number, state) in dfa.iter().enumerate() {
             let next = state.next.iter().map(|(to, ranges)| Expr::Sequence(vec![escaped_class(ranges), Expr::Rule(first + to)]));
@@ -128,9 +130,9 @@ impl Rules {
         Expr::Rule(first)
     }
 
-    /// `None` if no text matches.
-    pub(super) fn gbnf(&self, root: RuleNumber) -> Option<String> {
-        let is_live = self.live();
+    /// Returns the grammar in GBNF; `None` if no text matches.
+    pub(super) fn to_gbnf(&self, root: RuleNumber) -> Option<String> {
+        let is_live = self.find_live();
         if !is_live[root] {
             return None;
         }
@@ -144,18 +146,18 @@ impl Rules {
             self.list[rule].write(&is_live, false, &mut gbnf, &mut pending);
             gbnf.push('\n');
         }
-        for (name, text) in NAMED {
+        for (name, text) in NAMED_RULES {
             let _ = writeln!(gbnf, "{name} ::= {text}");
         }
         Some(gbnf)
     }
 
-    fn live(&self) -> Vec<bool> {
+    fn find_live(&self) -> Vec<bool> {
         let mut is_live = vec![false; self.list.len()];
         // When a rule becomes live, the rules that refer to it are checked again.
         let mut referrers: Vec<Vec<RuleNumber>> = vec![Vec::new(); self.list.len()];
         for (number, expr) in self.list.iter().enumerate() {
-            expr.each_rule(&mut |rule| referrers[rule].push(number));
+            expr.for_each_rule(&mut |rule| referrers[rule].push(number));
         }
         let mut pending: Vec<RuleNumber> = (0..self.list.len()).rev().collect();
         while let Some(number) = pending.pop() {
@@ -171,8 +173,8 @@ impl Rules {
 impl Expr {
     fn write(&self, is_live: &[bool], is_inner: bool, gbnf: &mut String, pending: &mut Vec<RuleNumber>) {
         match self {
-            Self::Text(text) => literal(text, gbnf),
-            Self::Class(ranges) => class(ranges, gbnf),
+            Self::Text(text) => write_literal(text, gbnf),
+            Self::Class(ranges) => write_class(ranges, gbnf),
             Self::Named(name) => gbnf.push_str(name),
             Self::Rule(rule) => {
                 let _ = write!(gbnf, "r{rule}");
@@ -213,11 +215,11 @@ impl Expr {
         }
     }
 
-    fn each_rule(&self, each: &mut impl FnMut(RuleNumber)) {
+    fn for_each_rule(&self, each: &mut impl FnMut(RuleNumber)) {
         match self {
             Self::Rule(rule) => each(*rule),
-            Self::Sequence(list) | Self::Choice(list) => list.iter().for_each(|expr| expr.each_rule(each)),
-            Self::Repeat(item, ..) => item.each_rule(each),
+            Self::Sequence(list) | Self::Choice(list) => list.iter().for_each(|expr| expr.for_each_rule(each)),
+            Self::Repeat(item, ..) => item.for_each_rule(each),
             Self::Text(_) | Self::Class(_) | Self::Named(_) => {}
         }
     }
@@ -234,7 +236,7 @@ impl Expr {
     }
 }
 
-/// One of these characters, escaped as in a JSON string.
+/// Returns an expression for one of these characters, escaped as in a JSON string.
 fn escaped_class(ranges: &Ranges) -> Expr {
     let mut choices = Vec::new();
     let mut plain = Vec::new();
@@ -247,7 +249,7 @@ fn escaped_class(ranges: &Ranges) -> Expr {
         }
     }
     if !plain.is_empty() {
-        choices.push(Expr::Class(merged(plain)));
+        choices.push(Expr::Class(merge(plain)));
     }
     let escaped = (0..0x20).chain([0x22, 0x5C]);
     let is_in = |code: &u32| ranges.iter().any(|&(low, high)| low <= *code && *code <= high);
@@ -274,14 +276,14 @@ fn escape(character: char, out: &mut String) {
     }
 }
 
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     let mut out = "\"".to_owned();
     text.chars().for_each(|character| escape(character, &mut out));
     out.push('"');
     out
 }
 
-fn literal(text: &str, gbnf: &mut String) {
+fn write_literal(text: &str, gbnf: &mut String) {
     gbnf.push('"');
     for character in text.chars() {
         match character {
@@ -295,7 +297,7 @@ fn literal(text: &str, gbnf: &mut String) {
     gbnf.push('"');
 }
 
-fn class(ranges: &Ranges, gbnf: &mut String) {
+fn write_class(ranges: &Ranges, gbnf: &mut String) {
     let code = |code: u32, gbnf: &mut String| match char::from_u32(code) {
         Some(character) if character.is_ascii_alphanumeric() => gbnf.push(character),
         _ if code < 0x100 => drop(write!(gbnf, "\\x{code:02X}")),

@@ -1,41 +1,43 @@
+//! Reads the keywords of a single schema, and reports invalid ones.
+
 use std::rc::Rc;
 
-use super::super::json::{Value, ValueKind};
+use super::super::json::{JsonKind, JsonValue};
 use super::super::parse_error::excerpt;
-use super::pattern::{self, Node};
+use super::pattern::{self, PatternNode};
 use super::shape::{
-    ARRAY, BOOLEAN, Block, Contains, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Part, STRING, Shape, Types, is_same,
-    part,
+    ARRAY, BOOLEAN, ContainsShape, CountRange, INTEGER, NULL, NUMBER, NamePattern, OBJECT, PropertyBlock, STRING, SchemaTerm,
+    Types, ValueShape, conjunction_of, is_same,
 };
 use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Result, ensure, refuse, refuse_at};
 
-/// Constraints of a schema without those that it refers to or combines; `None` if no value fits.
-pub(super) fn own_shape(schema: &Value) -> Result<Option<Shape<'_>>> {
-    let mut shape = Shape::anything();
-    if let Some(value) = schema.get("type").filter(|value| value.kind != ValueKind::Null) {
-        shape.types = types(value)?;
+/// Reads the constraints of a schema without those that it refers to or combines; `None` if no value fits.
+pub(super) fn own_shape(schema: &JsonValue) -> Result<Option<ValueShape<'_>>> {
+    let mut shape = ValueShape::anything();
+    if let Some(value) = schema.get("type").filter(|value| value.kind != JsonKind::Null) {
+        shape.types = read_types(value)?;
         shape.is_typed = true;
     }
-    shape.values = values(schema)?;
+    shape.values = read_values(schema)?;
     shape.is_typed |= shape.values.is_some();
     if shape.values.as_ref().is_some_and(Vec::is_empty) {
         return Ok(None);
     }
-    number(schema, &mut shape)?;
-    string(schema, &mut shape)?;
-    array(schema, &mut shape)?;
-    object(schema, &mut shape)?;
+    read_number(schema, &mut shape)?;
+    read_string(schema, &mut shape)?;
+    read_array(schema, &mut shape)?;
+    read_object(schema, &mut shape)?;
     Ok(Some(shape))
 }
 
-fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
+fn read_number<'a>(schema: &'a JsonValue, shape: &mut ValueShape<'a>) -> Result<()> {
     let number = &mut shape.number;
     for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
-        let Some((_, bound)) = bound(schema, name)? else { continue };
+        let Some((_, bound)) = read_bound(schema, name)? else { continue };
         let strict = name.starts_with('e');
         if name.ends_with("inimum") { number.at_least(bound, strict) } else { number.at_most(bound, strict) }
     }
-    if let (Some((value, least)), Some((_, most))) = (bound(schema, "minimum")?, bound(schema, "maximum")?)
+    if let (Some((value, least)), Some((_, most))) = (read_bound(schema, "minimum")?, read_bound(schema, "maximum")?)
         && least > most
     {
         return refuse(value, format!("minimum is {least}; it must be at most maximum, which is {most}"));
@@ -50,75 +52,80 @@ fn number<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
     Ok(())
 }
 
-fn string<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
-    shape.string.constraint.length = counts(schema, "minLength", "maxLength")?;
+fn read_string<'a>(schema: &'a JsonValue, shape: &mut ValueShape<'a>) -> Result<()> {
+    shape.string.constraint.length = read_count_range(schema, "minLength", "maxLength")?;
     if let Some(pattern) = schema.get("pattern") {
-        shape.string.constraint.patterns = lookaheads(pattern)?;
+        shape.string.constraint.patterns = read_pattern(pattern)?;
         shape.string.at = Some(pattern.at);
     }
     if let Some(format) = schema.get("format") {
-        let name = text(format, "format")?;
+        let name = expect_text(format, "format")?;
         if super::format(name).is_some() {
             shape.string.formats.push(name);
         }
     }
-    mention(STRING, shape, schema, &["minLength", "maxLength", "pattern"]);
+    mark_mentioned(STRING, shape, schema, &["minLength", "maxLength", "pattern"]);
     shape.mentioned |= if shape.string.formats.is_empty() { 0 } else { STRING };
     Ok(())
 }
 
-fn array<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
+fn read_array<'a>(schema: &'a JsonValue, shape: &mut ValueShape<'a>) -> Result<()> {
     let array = &mut shape.array;
-    array.count = counts(schema, "minItems", "maxItems")?;
+    array.count = read_count_range(schema, "minItems", "maxItems")?;
     let items = schema.get("items");
     let listed = items.filter(|items| items.items().is_some());
     let prefix = schema.get("prefixItems").or(listed);
     if let Some(prefix) = prefix {
         let Some(prefix) = prefix.items() else { return refuse(prefix, "prefixItems must be a list of schemas") };
-        array.prefix = prefix.iter().map(part).collect();
+        array.prefix = prefix.iter().map(conjunction_of).collect();
     }
     let rest = if listed.is_some() { schema.get("additionalItems") } else { items };
     if let Some(rest) = rest {
-        array.rest = part(rest);
+        array.rest = conjunction_of(rest);
         (array.has_rest_schema, array.is_evaluated) = (true, true);
     }
     if let Some(contains) = schema.get("contains") {
-        let mut count = counts(schema, "minContains", "maxContains")?;
+        let mut count = read_count_range(schema, "minContains", "maxContains")?;
         count.min.get_or_insert(1);
-        array.contains.push(Contains { part: Part::new(contains), count });
+        array.contains.push(ContainsShape { term: SchemaTerm::new(contains), count });
     }
     match schema.get("uniqueItems") {
-        Some(Value { kind: ValueKind::Bool(true), at }) => array.unique = Some(*at),
-        Some(value) if value.kind != ValueKind::Bool(false) => return refuse(value, "uniqueItems must be true or false"),
+        Some(JsonValue { kind: JsonKind::Bool(true), at }) => array.unique = Some(*at),
+        Some(value) if value.kind != JsonKind::Bool(false) => return refuse(value, "uniqueItems must be true or false"),
         _ => {}
     }
     let keywords = ["items", "prefixItems", "minItems", "maxItems", "contains", "uniqueItems", "unevaluatedItems"];
-    mention(ARRAY, shape, schema, &keywords);
+    mark_mentioned(ARRAY, shape, schema, &keywords);
     Ok(())
 }
 
-fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
+fn read_object<'a>(schema: &'a JsonValue, shape: &mut ValueShape<'a>) -> Result<()> {
     let object = &mut shape.object;
-    let mut block = Block::default();
+    let mut block = PropertyBlock::default();
     if let Some(properties) = schema.get("properties") {
         let Some(members) = properties.members() else { return refuse(properties, "properties must be an object") };
         check_n_properties(members.len(), properties.at)?;
         for (name, property) in members {
             check_name(name, property)?;
-            block.properties.push((name, part(property)));
+            block.properties.push((name, conjunction_of(property)));
         }
     }
     if let Some(patterns) = schema.get("patternProperties") {
         let Some(members) = patterns.members() else { return refuse(patterns, "patternProperties must be an object") };
         for (text, schema) in members {
-            block.patterns.push(NamePattern { text, node: node(text, schema)?, at: schema.at, parts: part(schema) });
+            block.patterns.push(NamePattern {
+                text,
+                node: parse_name_pattern(text, schema)?,
+                at: schema.at,
+                terms: conjunction_of(schema),
+            });
         }
     }
     match schema.get("additionalProperties") {
-        Some(rest) if rest.members().is_none() && !matches!(rest.kind, ValueKind::Bool(_)) => {
+        Some(rest) if rest.members().is_none() && !matches!(rest.kind, JsonKind::Bool(_)) => {
             return refuse(rest, "additionalProperties must be a schema, true or false");
         }
-        rest => block.rest = rest.map(part),
+        rest => block.rest = rest.map(conjunction_of),
     }
     if !block.properties.is_empty() || !block.patterns.is_empty() || block.rest.is_some() {
         object.blocks.push(block);
@@ -127,25 +134,25 @@ fn object<'a>(schema: &'a Value, shape: &mut Shape<'a>) -> Result<()> {
         let Some(names) = required.items() else { return refuse(required, "required must be a list of names") };
         check_n_properties(names.len(), required.at)?;
         for name in names {
-            let name_text = text(name, "the name of a property")?;
+            let name_text = expect_text(name, "the name of a property")?;
             check_name(name_text, name)?;
             object.require(name_text);
         }
     }
     if let Some(names) = schema.get("propertyNames") {
-        object.names = part(names);
+        object.names = conjunction_of(names);
     }
-    object.count = counts(schema, "minProperties", "maxProperties")?;
+    object.count = read_count_range(schema, "minProperties", "maxProperties")?;
     #[rustfmt::skip]
     let keywords = [
         "properties", "patternProperties", "additionalProperties", "required", "propertyNames", "minProperties", "maxProperties",
         "unevaluatedProperties",
     ];
-    mention(OBJECT, shape, schema, &keywords);
+    mark_mentioned(OBJECT, shape, schema, &keywords);
     Ok(())
 }
 
-fn mention(types: Types, shape: &mut Shape, schema: &Value, keywords: &[&str]) {
+fn mark_mentioned(types: Types, shape: &mut ValueShape, schema: &JsonValue, keywords: &[&str]) {
     shape.mentioned |= if keywords.iter().any(|keyword| schema.get(keyword).is_some()) { types } else { 0 };
 }
 
@@ -153,8 +160,8 @@ pub(super) fn check_n_properties(n: usize, at: usize) -> Result<()> {
     ensure(n <= MAX_PROPERTIES, at, || format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
 }
 
-fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange> {
-    let (least, most) = (count(schema, min)?, count(schema, max)?);
+fn read_count_range(schema: &JsonValue, min: &str, max: &str) -> Result<CountRange> {
+    let (least, most) = (read_count(schema, min)?, read_count(schema, max)?);
     let at = schema.get(min).map_or(0, |value| value.at);
     match (least, most) {
         (Some(least), Some(most)) if least > most => {
@@ -164,24 +171,24 @@ fn counts(schema: &Value, min: &str, max: &str) -> Result<CountRange> {
     }
 }
 
-pub(super) fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str> {
+pub(super) fn expect_text<'a>(value: &'a JsonValue, name: &str) -> Result<&'a str> {
     value.text().map_or_else(|| refuse(value, format!("{name} must be a string")), Ok)
 }
 
-pub(super) fn count(schema: &Value, name: &str) -> Result<Option<usize>> {
+pub(super) fn read_count(schema: &JsonValue, name: &str) -> Result<Option<usize>> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let number = value.number().filter(|n| *n >= 0.0 && *n <= f64::from(i32::MAX) && n.fract() == 0.0);
     let count = number.and_then(|number| number.to_string().parse().ok());
     count.map_or_else(|| refuse(value, format!("{name} must be an integer from 0 to {}", i32::MAX)), |count| Ok(Some(count)))
 }
 
-pub(super) fn check_name(name: &str, at: &Value) -> Result<()> {
+pub(super) fn check_name(name: &str, at: &JsonValue) -> Result<()> {
     let message = || format!("the name of this property is longer than {MAX_NAME_BYTES} bytes");
     ensure(name.len() <= MAX_NAME_BYTES, at.at, message)
 }
 
-pub(super) fn types(value: &Value) -> Result<Types> {
-    let one = |value: &Value| match value.text() {
+pub(super) fn read_types(value: &JsonValue) -> Result<Types> {
+    let one = |value: &JsonValue| match value.text() {
         Some("null") => Ok(NULL),
         Some("boolean") => Ok(BOOLEAN),
         Some("integer") => Ok(INTEGER),
@@ -202,8 +209,8 @@ pub(super) fn types(value: &Value) -> Result<Types> {
     }
 }
 
-fn values(schema: &Value) -> Result<Option<Vec<&Value>>> {
-    let mut values: Option<Vec<&Value>> = match schema.get("enum").map(|value| (value, value.items())) {
+fn read_values(schema: &JsonValue) -> Result<Option<Vec<&JsonValue>>> {
+    let mut values: Option<Vec<&JsonValue>> = match schema.get("enum").map(|value| (value, value.items())) {
         None => None,
         Some((value, None | Some([]))) => return refuse(value, "enum must be a list of at least one value"),
         Some((_, Some(items))) => Some(items.iter().collect()),
@@ -214,7 +221,7 @@ fn values(schema: &Value) -> Result<Option<Vec<&Value>>> {
     Ok(values)
 }
 
-fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>> {
+fn read_bound<'a>(schema: &'a JsonValue, name: &str) -> Result<Option<(&'a JsonValue, f64)>> {
     let Some(value) = schema.get(name) else { return Ok(None) };
     let is_low = name == "minimum" || name == "exclusiveMinimum";
     match value.number() {
@@ -229,23 +236,23 @@ fn bound<'a>(schema: &'a Value, name: &str) -> Result<Option<(&'a Value, f64)>> 
 }
 
 /// Returns the expressions of a pattern, each with whether it must match.
-pub(super) fn lookaheads(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>> {
-    let text = text(pattern, "pattern")?;
+pub(super) fn read_pattern(pattern: &JsonValue) -> Result<Vec<(Rc<PatternNode>, bool)>> {
+    let text = expect_text(pattern, "pattern")?;
     check_pattern(text, pattern)?;
-    let parts = pattern::read_with_lookaheads(text).or_else(|why| refuse_pattern(text, pattern, &why))?;
-    Ok(parts.into_iter().map(|(node, must_match)| (Rc::new(node), must_match)).collect())
+    let nodes = pattern::parse_with_lookaheads(text).or_else(|why| refuse_pattern(text, pattern, &why))?;
+    Ok(nodes.into_iter().map(|(node, must_match)| (Rc::new(node), must_match)).collect())
 }
 
-fn node(text: &str, at: &Value) -> Result<Rc<Node>> {
+fn parse_name_pattern(text: &str, at: &JsonValue) -> Result<Rc<PatternNode>> {
     check_pattern(text, at)?;
-    pattern::read(text).map(Rc::new).or_else(|why| refuse_pattern(text, at, &why))
+    pattern::parse(text).map(Rc::new).or_else(|why| refuse_pattern(text, at, &why))
 }
 
-fn check_pattern(text: &str, at: &Value) -> Result<()> {
+fn check_pattern(text: &str, at: &JsonValue) -> Result<()> {
     let n = text.len();
     ensure(n <= MAX_PATTERN_BYTES, at.at, || format!("the pattern of {n} bytes is longer than {MAX_PATTERN_BYTES} bytes"))
 }
 
-fn refuse_pattern<T>(text: &str, at: &Value, why: &str) -> Result<T> {
+fn refuse_pattern<T>(text: &str, at: &JsonValue, why: &str) -> Result<T> {
     refuse(at, format!("the pattern {:?} is invalid or not supported: {why}", excerpt(text)))
 }

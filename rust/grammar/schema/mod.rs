@@ -5,12 +5,12 @@
 //!
 //! The compiler is ours because it enforces more schemas, and without errors: on the JSON Schema test suite of five drafts, 2,305
 //! valid and 0 invalid documents can be generated, and 302 schemas are refused; llguidance 1.9.1 generates 1,943 and 57, and
-//! refuses 670. Its masks are cheaper. But the engine checks the sampled token in each step, which is included in "accept" below,
-//! and computes a mask only if that token is rejected.
+//! refuses 670. llguidance computes masks faster, but the engine rarely needs one: it samples without a mask, checks the sampled
+//! token ("accept" below includes the check), and computes a mask only if the grammar rejects that token.
 //!
-//! Cost beside llguidance 1.9.1 in µs, with a byte-level vocabulary of 128,000 tokens and empty caches, on one core of an Intel
-//! Xeon (Emerald Rapids); `scripts/bench_grammar.py`, the best of eleven rounds. A mask of ours is a row of logits, one of llguidance
-//! a bitmask. llguidance's figures include up to 1 µs of Python per call.
+//! Cost and llguidance's, in µs, with a byte-level vocabulary of 128,000 tokens and empty caches, on one core of an Intel Xeon
+//! (Emerald Rapids); `scripts/bench_grammar.py`, the best of eleven rounds. Our masks are rows of logits, llguidance's are
+//! bitmasks. llguidance's figures include up to 1 µs of Python per call.
 //!
 //! | document | tokens | compile | llguidance | mask | llguidance | accept | llguidance |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -43,28 +43,28 @@ mod tests;
 mod validation;
 mod writer;
 
-use super::json::{self, Value};
+use super::json::{self, JsonValue};
 use super::parse_error::{ParseError, Result, refuse_at};
 
 pub const MAX_SCHEMA_BYTES: usize = 1 << 18;
 
-/// Nesting depth of schemas, references included.
+/// Maximum nesting depth of schemas, references included.
 pub const MAX_SCHEMA_DEPTH: usize = 64;
 
 pub const MAX_SCHEMA_PARTS: usize = 4_096;
 
-/// Properties of one object.
+/// Maximum properties of one object.
 pub const MAX_PROPERTIES: usize = 256;
 
-/// Size of a property's name or a reference.
+/// Maximum size of a property's name or a reference.
 pub const MAX_NAME_BYTES: usize = 256;
 
 pub const MAX_PATTERN_BYTES: usize = 4_096;
 
-/// Alternatives of one schema, after the alternatives of its parts are multiplied.
+/// Maximum alternatives of one schema, after the alternatives of its parts are multiplied.
 pub const MAX_ALTERNATIVES: usize = 1_024;
 
-fn refuse<T>(value: &Value, message: impl Into<String>) -> Result<T> {
+fn refuse<T>(value: &JsonValue, message: impl Into<String>) -> Result<T> {
     refuse_at(value.at, message)
 }
 
@@ -72,7 +72,7 @@ fn ensure(is_supported: bool, at: usize, message: impl FnOnce() -> String) -> Re
     if is_supported { Ok(()) } else { refuse_at(at, message()) }
 }
 
-/// The pattern of a format that is enforced; other formats are annotations.
+/// Returns the pattern of a format that is enforced; other formats are annotations.
 fn format(name: &str) -> Option<&'static str> {
     macro_rules! date {
         () => {
@@ -112,6 +112,6 @@ pub fn to_gbnf(text: &str) -> Result<String, ParseError> {
         let message = format!("the schema of {} bytes is longer than {MAX_SCHEMA_BYTES} bytes", text.len());
         return Err(ParseError::new(text, MAX_SCHEMA_BYTES, message));
     }
-    let root = json::read(text)?;
+    let root = json::parse(text)?;
     writer::write(&root).map_err(|(at, message)| ParseError::new(text, at, message))
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::grammar::{Expr, RuleNumber, Rules};
+use super::grammar::{Expr, RuleList, RuleNumber};
 use super::shape::{FRACTION, INTEGER, Types, add};
 
-/// Most digits of a number with bounds, so that distinct numbers stay distinct as binary floating-point numbers.
+/// Maximum digits of a number with bounds, so that distinct numbers stay distinct as binary floating-point numbers.
 const MAX_DIGITS: usize = 15;
 
 /// The smallest number with more than [`MAX_DIGITS`] digits: bounds beyond it are no constraint or cannot be met.
@@ -60,7 +60,7 @@ impl NumberConstraint {
         is_above && is_below && self.is_multiple(number)
     }
 
-    /// True if no number fits, or no integer.
+    /// Returns whether no number fits, or no integer.
     pub(super) fn is_empty(&self, is_integer: bool) -> bool {
         let (Some((low, is_low_strict)), Some((high, is_high_strict))) = (self.least, self.most) else { return false };
         if !is_integer {
@@ -71,8 +71,8 @@ impl NumberConstraint {
         first > last
     }
 
-    pub(super) fn expr(&self, types: Types, rules: &mut Rules) -> Result<Expr, String> {
-        let mut step = self.step()?;
+    pub(super) fn to_expr(&self, types: Types, rules: &mut RuleList) -> Result<Expr, String> {
+        let mut step = self.combined_divisor()?;
         if let Some((divisor, places)) = step.filter(|_| types == INTEGER) {
             // An integer is a multiple of 1, too.
             let unit = scale(1, places).ok_or_else(too_fine)?;
@@ -86,18 +86,18 @@ impl NumberConstraint {
         if self.least.is_none_or(|(bound, _)| bound < 0.0) {
             let least = self.most.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
             let most = self.least.map(|(bound, strict)| (-bound, strict));
-            let digits = Digits::new(least, most, step, types)?.expr(rules)?;
+            let digits = Digits::new(least, most, step, types)?.to_expr(rules)?;
             choices.push(Expr::Sequence(vec![Expr::Text("-".to_owned()), digits]));
         }
         if self.most.is_none_or(|(bound, _)| bound >= 0.0) {
             let least = self.least.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
-            choices.push(Digits::new(least, self.most, step, types)?.expr(rules)?);
+            choices.push(Digits::new(least, self.most, step, types)?.to_expr(rules)?);
         }
         Ok(Expr::Choice(choices))
     }
 
-    /// The combined divisor: an integer, divided by a power of ten.
-    fn step(&self) -> Result<Option<(u64, usize)>, String> {
+    /// Returns the combined divisor: an integer, divided by a power of ten.
+    fn combined_divisor(&self) -> Result<Option<(u64, usize)>, String> {
         let mut step = None;
         for &divisor in &self.divisors {
             let (whole, places) = scaled(divisor).ok_or_else(too_fine)?;
@@ -110,7 +110,7 @@ impl NumberConstraint {
     }
 
     fn is_multiple(&self, number: f64) -> bool {
-        let Ok(step) = self.step() else { return false };
+        let Ok(step) = self.combined_divisor() else { return false };
         let Some((divisor, places)) = step else { return true };
         let (whole, after) = digits(number);
         if after.len() > places {
@@ -133,7 +133,7 @@ fn digits(number: f64) -> (Vec<u8>, Vec<u8>) {
     (digits(whole), digits(after))
 }
 
-/// A positive number as an integer and the power of ten that divides it.
+/// Returns a positive number as an integer and the power of ten that divides it.
 fn scaled(number: f64) -> Option<(u64, usize)> {
     let (whole, after) = digits(number);
     let is_short = whole.len() + after.len() <= MAX_DIGITS + 1;
@@ -153,13 +153,13 @@ fn lcm(one: u64, other: u64) -> Option<u64> {
     (one / a).checked_mul(other)
 }
 
-struct Bound {
+struct DecimalBound {
     whole: Vec<u8>,
     after: Vec<u8>,
     strict: bool,
 }
 
-impl Bound {
+impl DecimalBound {
     fn new((number, strict): (f64, bool)) -> Result<Self, String> {
         let (whole, after) = digits(number);
         if after.len() > MAX_DECIMALS {
@@ -168,7 +168,7 @@ impl Bound {
         Ok(Self { whole, after, strict })
     }
 
-    fn after(&self, index: usize) -> u8 {
+    fn digit_after(&self, index: usize) -> u8 {
         self.after.get(index).copied().unwrap_or(0)
     }
 
@@ -179,8 +179,8 @@ impl Bound {
 
 /// The numbers between two non-negative bounds.
 struct Digits {
-    least: Bound,
-    most: Option<Bound>,
+    least: DecimalBound,
+    most: Option<DecimalBound>,
     divisor: u64,
     /// The divisor's power of ten; `None` without a divisor.
     places: Option<usize>,
@@ -195,10 +195,10 @@ struct DigitState {
     n_left: usize,
     n_after: usize,
     most_after: usize,
-    /// The number equals its lower or its upper bound so far.
+    /// True while the number equals its lower or its upper bound so far.
     is_least: bool,
     is_most: bool,
-    /// All digits after the decimal point are 0.
+    /// True if all digits after the decimal point are 0.
     is_whole: bool,
     remainder: u64,
 }
@@ -206,12 +206,12 @@ struct DigitState {
 impl Digits {
     fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, types: Types) -> Result<Self, String> {
         // Above all generated numbers, an upper bound is no constraint.
-        let most = most.filter(|&(bound, _)| bound < LARGEST).map(Bound::new).transpose()?;
+        let most = most.filter(|&(bound, _)| bound < LARGEST).map(DecimalBound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
-        Ok(Self { least: Bound::new(least)?, most, divisor, places, types, rules_by_state: HashMap::new() })
+        Ok(Self { least: DecimalBound::new(least)?, most, divisor, places, types, rules_by_state: HashMap::new() })
     }
 
-    fn expr(mut self, rules: &mut Rules) -> Result<Expr, String> {
+    fn to_expr(mut self, rules: &mut RuleList) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
             let most_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
@@ -222,15 +222,16 @@ impl Digits {
             let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == n_most);
             let state =
                 DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, remainder: 0 };
-            choices.push(self.digit(state, true, rules)?);
+            choices.push(self.digit_expr(state, true, rules)?);
         }
         Ok(Expr::Choice(choices))
     }
 
-    fn digit(&mut self, state: DigitState, is_first: bool, rules: &mut Rules) -> Result<Expr, String> {
+    fn digit_expr(&mut self, state: DigitState, is_first: bool, rules: &mut RuleList) -> Result<Expr, String> {
         let mut choices: Vec<(RuleNumber, Vec<(u32, u32)>)> = Vec::new();
         let index = state.n_whole.wrapping_sub(state.n_left);
-        let digit_of = |bound: &Bound| if state.n_left > 0 { bound.whole[index] } else { bound.after(state.n_after) };
+        let digit_of =
+            |bound: &DecimalBound| if state.n_left > 0 { bound.whole[index] } else { bound.digit_after(state.n_after) };
         let low = if state.is_least { digit_of(&self.least) } else { 0 };
         let low = if is_first && state.n_left > 1 { low.max(1) } else { low };
         let high = self.most.as_ref().filter(|_| state.is_most).map_or(9, digit_of);
@@ -248,7 +249,7 @@ impl Digits {
                 remainder: (10 * state.remainder + u64::from(digit)) % self.divisor,
                 ..state
             };
-            let (rule, code) = (self.rule(next, rules)?, u32::from(b'0' + digit));
+            let (rule, code) = (self.rule_for(next, rules)?, u32::from(b'0' + digit));
             match choices.last_mut() {
                 Some((last, ranges)) if *last == rule => ranges[0].1 = code,
                 _ => choices.push((rule, vec![(code, code)])),
@@ -258,7 +259,7 @@ impl Digits {
         Ok(Expr::Choice(choices.into_iter().map(choice).collect()))
     }
 
-    fn rule(&mut self, state: DigitState, rules: &mut Rules) -> Result<RuleNumber, String> {
+    fn rule_for(&mut self, state: DigitState, rules: &mut RuleList) -> Result<RuleNumber, String> {
         if let Some(&rule) = self.rules_by_state.get(&state) {
             return Ok(rule);
         }
@@ -269,13 +270,13 @@ impl Digits {
         self.rules_by_state.insert(state, rule);
         let mut choices = Vec::new();
         if state.n_left > 0 {
-            choices.push(self.digit(state, false, rules)?);
+            choices.push(self.digit_expr(state, false, rules)?);
         } else {
             if self.may_end(state) {
                 choices.push(Expr::nothing());
             }
             if state.n_after < state.most_after {
-                let digit = self.digit(state, false, rules)?;
+                let digit = self.digit_expr(state, false, rules)?;
                 let point = if state.n_after == 0 { Expr::Text(".".to_owned()) } else { Expr::nothing() };
                 choices.push(Expr::Sequence(vec![point, digit]));
             }

@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use super::super::json::{Value, ValueKind};
+use super::super::json::{JsonKind, JsonValue};
 use super::automaton::StringConstraint;
 use super::number;
-use super::pattern::Node;
+use super::pattern::PatternNode;
 
 /// Types, as bits. An integer is a number without a fraction; [`FRACTION`] is the other numbers.
 pub(super) type Types = u8;
@@ -20,21 +20,22 @@ pub(super) const ARRAY: Types = 32;
 pub(super) const OBJECT: Types = 64;
 pub(super) const ALL: Types = 127;
 
+/// A schema or its negation.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub(super) schema: &'a Value,
+pub(super) struct SchemaTerm<'a> {
+    pub(super) schema: &'a JsonValue,
     pub(super) is_negated: bool,
 }
 
 /// Distinct schemas that a value must all fit; an empty list allows any value.
-pub(super) type Parts<'a> = Vec<Part<'a>>;
+pub(super) type Conjunction<'a> = Vec<SchemaTerm<'a>>;
 
-pub(super) static NEVER: Value = Value { at: 0, kind: ValueKind::Bool(false) };
-pub(super) static BOOLEANS: [Value; 2] =
-    [Value { at: 0, kind: ValueKind::Bool(false) }, Value { at: 0, kind: ValueKind::Bool(true) }];
+pub(super) static NEVER: JsonValue = JsonValue { at: 0, kind: JsonKind::Bool(false) };
+pub(super) static BOOLEANS: [JsonValue; 2] =
+    [JsonValue { at: 0, kind: JsonKind::Bool(false) }, JsonValue { at: 0, kind: JsonKind::Bool(true) }];
 
-impl<'a> Part<'a> {
-    pub(super) fn new(schema: &'a Value) -> Self {
+impl<'a> SchemaTerm<'a> {
+    pub(super) fn new(schema: &'a JsonValue) -> Self {
         Self { schema, is_negated: false }
     }
 
@@ -43,11 +44,11 @@ impl<'a> Part<'a> {
     }
 }
 
-pub(super) fn part(schema: &Value) -> Parts<'_> {
-    vec![Part::new(schema)]
+pub(super) fn conjunction_of(schema: &JsonValue) -> Conjunction<'_> {
+    vec![SchemaTerm::new(schema)]
 }
 
-impl PartialEq for Part<'_> {
+impl PartialEq for SchemaTerm<'_> {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.schema, other.schema) && self.is_negated == other.is_negated
     }
@@ -63,16 +64,16 @@ pub(super) fn add<T: Clone + PartialEq>(list: &mut Vec<T>, more: &[T]) {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shape<'a> {
+pub(super) struct ValueShape<'a> {
     pub(super) types: Types,
-    /// The schema restricts its types or values.
+    /// True if the schema restricts its types or values.
     pub(super) is_typed: bool,
     pub(super) mentioned: Types,
-    pub(super) values: Option<Vec<&'a Value>>,
+    pub(super) values: Option<Vec<&'a JsonValue>>,
     pub(super) number: number::NumberConstraint,
-    pub(super) string: Strings<'a>,
-    pub(super) array: Arrays<'a>,
-    pub(super) object: Objects<'a>,
+    pub(super) string: StringShape<'a>,
+    pub(super) array: ArrayShape<'a>,
+    pub(super) object: ObjectShape<'a>,
 }
 
 /// Bounds of the number of characters, items or properties.
@@ -85,8 +86,8 @@ pub(super) struct CountRange {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Strings<'a> {
-    /// Without the formats.
+pub(super) struct StringShape<'a> {
+    /// Patterns and length, without the formats.
     pub(super) constraint: StringConstraint,
     /// Position of the first pattern.
     pub(super) at: Option<usize>,
@@ -94,48 +95,48 @@ pub(super) struct Strings<'a> {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Arrays<'a> {
-    pub(super) prefix: Vec<Parts<'a>>,
-    pub(super) rest: Parts<'a>,
+pub(super) struct ArrayShape<'a> {
+    pub(super) prefix: Vec<Conjunction<'a>>,
+    pub(super) rest: Conjunction<'a>,
     pub(super) has_rest_schema: bool,
-    /// `unevaluatedItems` applies to no item.
+    /// True if `unevaluatedItems` applies to no item.
     pub(super) is_evaluated: bool,
     pub(super) count: CountRange,
-    pub(super) contains: Vec<Contains<'a>>,
+    pub(super) contains: Vec<ContainsShape<'a>>,
     /// Position of the keyword that requires distinct items.
     pub(super) unique: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Contains<'a> {
-    pub(super) part: Part<'a>,
+pub(super) struct ContainsShape<'a> {
+    pub(super) term: SchemaTerm<'a>,
     pub(super) count: CountRange,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Objects<'a> {
-    pub(super) blocks: Vec<Block<'a>>,
+pub(super) struct ObjectShape<'a> {
+    pub(super) blocks: Vec<PropertyBlock<'a>>,
     pub(super) required: Vec<&'a str>,
-    pub(super) names: Parts<'a>,
+    pub(super) names: Conjunction<'a>,
     pub(super) count: CountRange,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Block<'a> {
-    pub(super) properties: Vec<(&'a str, Parts<'a>)>,
+pub(super) struct PropertyBlock<'a> {
+    pub(super) properties: Vec<(&'a str, Conjunction<'a>)>,
     pub(super) patterns: Vec<NamePattern<'a>>,
-    /// For all other properties.
-    pub(super) rest: Option<Parts<'a>>,
-    /// Its properties count as unevaluated.
+    /// Schemas of all other properties.
+    pub(super) rest: Option<Conjunction<'a>>,
+    /// True if its properties count as unevaluated.
     pub(super) is_negation: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct NamePattern<'a> {
     pub(super) text: &'a str,
-    pub(super) node: Rc<Node>,
+    pub(super) node: Rc<PatternNode>,
     pub(super) at: usize,
-    pub(super) parts: Parts<'a>,
+    pub(super) terms: Conjunction<'a>,
 }
 
 impl CountRange {
@@ -157,7 +158,7 @@ impl CountRange {
     }
 }
 
-impl Shape<'_> {
+impl ValueShape<'_> {
     pub(super) fn anything() -> Self {
         Self { types: ALL, ..Self::default() }
     }
@@ -191,7 +192,7 @@ impl Shape<'_> {
     }
 }
 
-impl Strings<'_> {
+impl StringShape<'_> {
     fn and(&mut self, other: &Self) {
         self.constraint.and(&other.constraint);
         self.at = self.at.or(other.at);
@@ -199,8 +200,8 @@ impl Strings<'_> {
     }
 }
 
-impl<'a> Arrays<'a> {
-    pub(super) fn item(&self, index: usize) -> &Parts<'a> {
+impl<'a> ArrayShape<'a> {
+    pub(super) fn item(&self, index: usize) -> &Conjunction<'a> {
         self.prefix.get(index).unwrap_or(&self.rest)
     }
 
@@ -208,9 +209,9 @@ impl<'a> Arrays<'a> {
         let n = self.prefix.len().max(other.prefix.len());
         self.prefix = (0..n)
             .map(|index| {
-                let mut parts = self.item(index).clone();
-                add(&mut parts, other.item(index));
-                parts
+                let mut terms = self.item(index).clone();
+                add(&mut terms, other.item(index));
+                terms
             })
             .collect();
         add(&mut self.rest, &other.rest);
@@ -222,7 +223,7 @@ impl<'a> Arrays<'a> {
     }
 }
 
-impl<'a> Objects<'a> {
+impl<'a> ObjectShape<'a> {
     fn and(&mut self, other: &Self) {
         self.blocks.extend(other.blocks.iter().cloned());
         add(&mut self.required, &other.required);
@@ -241,32 +242,32 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// Numbers are compared by value if that is exact.
-pub(super) fn is_same(one: &Value, other: &Value) -> bool {
+/// Returns whether two values are equal. Numbers are compared by value if that is exact.
+pub(super) fn is_same(one: &JsonValue, other: &JsonValue) -> bool {
     match (&one.kind, &other.kind) {
-        (ValueKind::Number(one, text), ValueKind::Number(other, other_text)) => {
+        (JsonKind::Number(one, text), JsonKind::Number(other, other_text)) => {
             text == other_text || one.total_cmp(other).is_eq() && one.abs() < number::LARGEST
         }
-        (ValueKind::Array(one), ValueKind::Array(other)) => {
+        (JsonKind::Array(one), JsonKind::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
         }
-        (ValueKind::Object(mine), ValueKind::Object(theirs)) => {
-            let is_in = |(name, value): &(String, Value)| other.get(name).is_some_and(|other| is_same(value, other));
-            let is_in_mine = |(name, _): &(String, Value)| one.get(name).is_some();
+        (JsonKind::Object(mine), JsonKind::Object(theirs)) => {
+            let is_in = |(name, value): &(String, JsonValue)| other.get(name).is_some_and(|other| is_same(value, other));
+            let is_in_mine = |(name, _): &(String, JsonValue)| one.get(name).is_some();
             mine.iter().all(is_in) && theirs.iter().all(is_in_mine)
         }
         (one, other) => one == other,
     }
 }
 
-pub(super) fn type_of(value: &Value) -> Types {
+pub(super) fn type_of(value: &JsonValue) -> Types {
     match &value.kind {
-        ValueKind::Null => NULL,
-        ValueKind::Bool(_) => BOOLEAN,
-        ValueKind::Number(number, _) if number.fract() == 0.0 => INTEGER,
-        ValueKind::Number(..) => FRACTION,
-        ValueKind::String(_) => STRING,
-        ValueKind::Array(_) => ARRAY,
-        ValueKind::Object(_) => OBJECT,
+        JsonKind::Null => NULL,
+        JsonKind::Bool(_) => BOOLEAN,
+        JsonKind::Number(number, _) if number.fract() == 0.0 => INTEGER,
+        JsonKind::Number(..) => FRACTION,
+        JsonKind::String(_) => STRING,
+        JsonKind::Array(_) => ARRAY,
+        JsonKind::Object(_) => OBJECT,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::super::json::{Value, ValueKind};
+use super::super::json::{JsonKind, JsonValue};
 use super::super::tests::{Toy, spellings};
 use super::super::{ConstraintSource, Grammar};
 use super::*;
@@ -27,7 +27,7 @@ fn generates(grammar: &Grammar, text: &str) -> bool {
 }
 
 /// Spellings of a value: its members in any order, integers without a fraction; at most some thousands.
-fn spellings_of_value(value: &Value) -> Vec<String> {
+fn spellings_of_value(value: &JsonValue) -> Vec<String> {
     let product = |parts: Vec<Vec<String>>| {
         parts.into_iter().fold(vec![Vec::new()], |rows: Vec<Vec<String>>, part| {
             let longer =
@@ -36,14 +36,14 @@ fn spellings_of_value(value: &Value) -> Vec<String> {
         })
     };
     match &value.kind {
-        ValueKind::Null => vec!["null".to_owned()],
-        ValueKind::Bool(value) => vec![value.to_string()],
-        ValueKind::Number(number, text) => vec![text.clone(), number.to_string()],
-        ValueKind::String(text) => vec![grammar::quoted(text)],
-        ValueKind::Array(items) => {
+        JsonKind::Null => vec!["null".to_owned()],
+        JsonKind::Bool(value) => vec![value.to_string()],
+        JsonKind::Number(number, text) => vec![text.clone(), number.to_string()],
+        JsonKind::String(text) => vec![grammar::quote(text)],
+        JsonKind::Array(items) => {
             product(items.iter().map(spellings_of_value).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
         }
-        ValueKind::Object(members) => {
+        JsonKind::Object(members) => {
             let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
             for _ in members {
                 let longer = |order: &Vec<usize>| {
@@ -54,7 +54,7 @@ fn spellings_of_value(value: &Value) -> Vec<String> {
             }
             let member = |&index: &usize| {
                 let (name, value) = &members[index];
-                spellings_of_value(value).into_iter().map(|value| format!("{}: {value}", grammar::quoted(name))).collect()
+                spellings_of_value(value).into_iter().map(|value| format!("{}: {value}", grammar::quote(name))).collect()
             };
             let rows = orders.iter().flat_map(|order| product(order.iter().map(member).collect()));
             rows.take(3_000).map(|row| format!("{{{}}}", row.join(", "))).collect()
@@ -118,11 +118,11 @@ fn files(folder: &Path, root: &Path) -> BTreeMap<String, PathBuf> {
 fn count_tests(path: &Path, draft: &str) -> SuiteCounts {
     let text = std::fs::read_to_string(path).unwrap();
     let mut count_tests = SuiteCounts::default();
-    for group in json::read(&text).unwrap().items().unwrap() {
+    for group in json::parse(&text).unwrap().items().unwrap() {
         count_tests.schemas += 1;
         let schema = group.get("schema").unwrap();
         let mut text = spellings_of_value(schema).remove(0);
-        if let ValueKind::Object(members) = &schema.kind
+        if let JsonKind::Object(members) = &schema.kind
             && schema.get("$schema").is_none()
         {
             text.insert_str(1, &format!("\"$schema\": \"{draft}\"{}", if members.is_empty() { "" } else { ", " }));
@@ -133,7 +133,7 @@ fn count_tests(path: &Path, draft: &str) -> SuiteCounts {
         };
         for test in group.get("tests").unwrap().items().unwrap() {
             let is_generated = spellings_of_value(test.get("data").unwrap()).iter().any(|text| generates(&grammar, text));
-            let is_valid = test.get("valid").unwrap().kind == ValueKind::Bool(true);
+            let is_valid = test.get("valid").unwrap().kind == JsonKind::Bool(true);
             assert!(is_valid || !is_generated, "{}: {:?} is drawn for {text}", path.display(), test.get("data"));
             count_tests.valid += usize::from(is_valid);
             count_tests.valid_generated += usize::from(is_valid && is_generated);
@@ -428,10 +428,10 @@ fn patterns_are_enforced_or_refused() {
         ("(?<!a)", "lookarounds and flags are not supported, except lookaheads after an initial ^"),
         ("(?<a", "the name of a group is not closed with >"),
     ] {
-        assert_eq!(pattern::read(pattern).expect_err(pattern), expected, "{pattern}");
+        assert_eq!(pattern::parse(pattern).expect_err(pattern), expected, "{pattern}");
     }
     let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
-    assert_eq!(pattern::read(&deep).unwrap_err(), "groups are nested more than 64 deep");
+    assert_eq!(pattern::parse(&deep).unwrap_err(), "groups are nested more than 64 deep");
     for (pattern, text, is_met) in [
         ("a|b$", "ac", true),
         ("a|b$", "bc", false),
@@ -449,13 +449,13 @@ fn patterns_are_enforced_or_refused() {
         ("[]", "a", false),
     ] {
         let asked = automaton::StringConstraint {
-            patterns: vec![(pattern::read(pattern).unwrap().into(), true)],
+            patterns: vec![(pattern::parse(pattern).unwrap().into(), true)],
             ..automaton::StringConstraint::default()
         };
         assert_eq!(asked.fits(text), Ok(is_met), "{pattern} in {text:?}");
-        let schema = format!("{{\"pattern\": {}}}", grammar::quoted(pattern));
+        let schema = format!("{{\"pattern\": {}}}", grammar::quote(pattern));
         if let Ok(held) = grammar(&schema) {
-            assert_eq!(generates(&held, &grammar::quoted(text)), is_met, "{pattern} in {text:?}");
+            assert_eq!(generates(&held, &grammar::quote(text)), is_met, "{pattern} in {text:?}");
         }
     }
 }

@@ -1,18 +1,21 @@
+//! Decides whether a value fits a schema, and whether two schemas have no value in common.
+
 use std::rc::Rc;
 
-use super::super::json::{Value, ValueKind};
+use super::super::json::{JsonKind, JsonValue};
 use super::super::parse_error::excerpt;
-use super::alternatives::{Reader, SchemaAlternatives};
+use super::alternatives::{SchemaAlternatives, SchemaExpander};
 use super::automaton::{Dfa, StringConstraint};
 use super::shape::{
-    ARRAY, BOOLEAN, FRACTION, INTEGER, NULL, NamePattern, OBJECT, Objects, Parts, STRING, Shape, add, is_same, type_of,
+    ARRAY, BOOLEAN, Conjunction, FRACTION, INTEGER, NULL, NamePattern, OBJECT, ObjectShape, STRING, ValueShape, add, is_same,
+    type_of,
 };
 use super::{Result, refuse, refuse_at};
 
 const MAX_DISJOINT_DEPTH: usize = 6;
 
-impl<'a> Reader<'a> {
-    /// True if it is certain that no value fits both schemas.
+impl<'a> SchemaExpander<'a> {
+    /// Returns whether it is certain that no value fits both schemas.
     pub(super) fn is_disjoint(
         &mut self,
         one: &SchemaAlternatives<'a>,
@@ -35,8 +38,8 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// True if it is certain that no value fits.
-    fn is_empty(&mut self, shape: &Shape<'a>, depth: usize) -> Result<bool> {
+    /// Returns whether it is certain that no value fits.
+    fn is_empty(&mut self, shape: &ValueShape<'a>, depth: usize) -> Result<bool> {
         self.count_work(10, self.root)?;
         if let Some(values) = &shape.values
             && values.iter().all(|value| type_of(value) & shape.types == 0)
@@ -54,7 +57,7 @@ impl<'a> Reader<'a> {
             let has_patterns = !string.constraint.patterns.is_empty();
             self.count_work(if has_patterns { 1_000 } else { 0 }, self.root)?;
             let is_empty = |dfa: Dfa| dfa.iter().all(|state| !state.may_end);
-            if !has_patterns || !string.constraint.dfa().is_ok_and(is_empty) {
+            if !has_patterns || !string.constraint.to_dfa().is_ok_and(is_empty) {
                 return Ok(false);
             }
         }
@@ -71,18 +74,18 @@ impl<'a> Reader<'a> {
             let least = object.count.min().max(object.required.len());
             let mut is_empty = object.count.max.is_some_and(|max| least > max);
             for name in &object.required {
-                is_empty = is_empty || self.is_never(&property(object, name)?, depth)?;
+                is_empty = is_empty || self.is_never(&property_conjunction(object, name)?, depth)?;
             }
             return Ok(is_empty);
         }
         Ok(true)
     }
 
-    fn is_never(&mut self, parts: &Parts<'a>, depth: usize) -> Result<bool> {
+    fn is_never(&mut self, terms: &Conjunction<'a>, depth: usize) -> Result<bool> {
         if depth > MAX_DISJOINT_DEPTH {
             return Ok(false);
         }
-        let alternatives = self.of_all(parts)?;
+        let alternatives = self.expand_all(terms)?;
         for shape in &alternatives.shapes {
             if !self.is_empty(shape, depth + 1)? {
                 return Ok(false);
@@ -91,8 +94,8 @@ impl<'a> Reader<'a> {
         Ok(alternatives.is_exact)
     }
 
-    pub(super) fn fits_all(&mut self, value: &'a Value, parts: &Parts<'a>) -> Result<bool> {
-        for shape in self.of_all(parts)?.shapes {
+    pub(super) fn fits_all(&mut self, value: &'a JsonValue, terms: &Conjunction<'a>) -> Result<bool> {
+        for shape in self.expand_all(terms)?.shapes {
             if self.fits(value, &shape)? {
                 return Ok(true);
             }
@@ -100,20 +103,20 @@ impl<'a> Reader<'a> {
         Ok(false)
     }
 
-    pub(super) fn fits(&mut self, value: &'a Value, shape: &Shape<'a>) -> Result<bool> {
+    pub(super) fn fits(&mut self, value: &'a JsonValue, shape: &ValueShape<'a>) -> Result<bool> {
         self.count_work(1, value)?;
         let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|other| is_same(value, other)));
         if type_of(value) & shape.types == 0 || !is_listed {
             return Ok(false);
         }
         match &value.kind {
-            ValueKind::Null | ValueKind::Bool(_) => Ok(true),
-            ValueKind::Number(number, _) => Ok(shape.number.fits(*number)),
-            ValueKind::String(text) => {
+            JsonKind::Null | JsonKind::Bool(_) => Ok(true),
+            JsonKind::Number(number, _) => Ok(shape.number.fits(*number)),
+            JsonKind::String(text) => {
                 self.count_work(text.len() * shape.string.constraint.patterns.len(), value)?;
                 shape.string.constraint.fits(text).or_else(|message| refuse(value, message))
             }
-            ValueKind::Array(items) => {
+            JsonKind::Array(items) => {
                 let array = &shape.array;
                 if !array.count.contains(items.len()) {
                     return Ok(false);
@@ -128,9 +131,9 @@ impl<'a> Reader<'a> {
                 for contains in &array.contains {
                     let (mut n_fitting, mut n_unfitting) = (0, 0);
                     for item in items {
-                        n_fitting += usize::from(self.fits_all(item, &vec![contains.part])?);
+                        n_fitting += usize::from(self.fits_all(item, &vec![contains.term])?);
                         if contains.count.max.is_some() {
-                            n_unfitting += usize::from(self.fits_all(item, &vec![contains.part.negated()])?);
+                            n_unfitting += usize::from(self.fits_all(item, &vec![contains.term.negated()])?);
                         }
                     }
                     if n_fitting < contains.count.min() || contains.count.max.is_some_and(|max| items.len() - n_unfitting > max) {
@@ -139,7 +142,7 @@ impl<'a> Reader<'a> {
                 }
                 Ok(true)
             }
-            ValueKind::Object(members) => {
+            JsonKind::Object(members) => {
                 let object = &shape.object;
                 let mut names: Vec<&str> = members.iter().map(|(name, _)| &**name).collect();
                 names.sort_unstable();
@@ -152,7 +155,7 @@ impl<'a> Reader<'a> {
                     return Ok(false);
                 }
                 for (name, member) in members {
-                    if !self.fits_all(member, &property(object, name)?)? || !self.fits_name(name, &object.names)? {
+                    if !self.fits_all(member, &property_conjunction(object, name)?)? || !self.fits_name(name, &object.names)? {
                         return Ok(false);
                     }
                 }
@@ -161,9 +164,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn fits_name(&mut self, name: &str, parts: &Parts<'a>) -> Result<bool> {
-        let is_name = |value: &Value| matches!(&value.kind, ValueKind::String(text) if text == name);
-        for shape in self.of_all(parts)?.shapes {
+    pub(super) fn fits_name(&mut self, name: &str, terms: &Conjunction<'a>) -> Result<bool> {
+        let is_name = |value: &JsonValue| matches!(&value.kind, JsonKind::String(text) if text == name);
+        for shape in self.expand_all(terms)?.shapes {
             let is_listed = shape.values.as_ref().is_none_or(|values| values.iter().any(|value| is_name(value)));
             if shape.types & STRING != 0
                 && is_listed
@@ -176,23 +179,23 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) fn property<'a>(object: &Objects<'a>, name: &str) -> Result<Parts<'a>> {
-    let mut parts = Parts::new();
+pub(super) fn property_conjunction<'a>(object: &ObjectShape<'a>, name: &str) -> Result<Conjunction<'a>> {
+    let mut terms = Conjunction::new();
     for block in &object.blocks {
         let property = block.properties.iter().rev().find(|(other, _)| *other == name);
         let mut is_evaluated = property.is_some();
         if let Some((_, more)) = property {
-            add(&mut parts, more);
+            add(&mut terms, more);
         }
         for pattern in &block.patterns {
             if fits_pattern(pattern, name)? {
                 is_evaluated = true;
-                add(&mut parts, &pattern.parts);
+                add(&mut terms, &pattern.terms);
             }
         }
-        block.rest.iter().filter(|_| !is_evaluated).for_each(|rest| add(&mut parts, rest));
+        block.rest.iter().filter(|_| !is_evaluated).for_each(|rest| add(&mut terms, rest));
     }
-    Ok(parts)
+    Ok(terms)
 }
 
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool> {

@@ -1,57 +1,65 @@
+//! Translates the alternatives of a schema to grammar rules.
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use super::super::json::{Value, ValueKind};
-use super::alternatives::{Reader, keys, only};
+use super::super::json::{JsonKind, JsonValue};
+use super::alternatives::{SchemaExpander, sole_keyword, sorted_keys};
 use super::automaton::{self, StringConstraint};
-use super::grammar::{Expr, MAX_TIMES, RuleNumber, Rules, UNBOUNDED, quoted};
+use super::grammar::{Expr, MAX_TIMES, RuleList, RuleNumber, UNBOUNDED, quote};
 use super::keywords::check_n_properties;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, CountRange, INTEGER, NULL, NUMBER, OBJECT, Objects, Part, Parts, STRING, Shape, Strings, add, part,
+    ARRAY, ArrayShape, BOOLEAN, Conjunction, CountRange, INTEGER, NULL, NUMBER, OBJECT, ObjectShape, STRING, SchemaTerm,
+    StringShape, ValueShape, add, conjunction_of,
 };
-use super::validation::property;
+use super::validation::property_conjunction;
 use super::{MAX_SCHEMA_DEPTH, Result, ensure, refuse, refuse_at};
 
-/// Counted positions of a list with `contains`.
+/// Maximum counted positions of a list with `contains`.
 const MAX_POSITIONS: usize = 256;
 
 const MAX_NAME_PATTERNS: usize = 5;
 
 const MAX_RULES: usize = 1 << 17;
 
-pub(super) struct Writer<'a> {
-    reader: Reader<'a>,
-    rules: Rules,
-    rule_of_parts: HashMap<Vec<(usize, bool)>, RuleNumber>,
-    pending: VecDeque<(RuleNumber, Parts<'a>, usize)>,
+pub(super) struct GrammarWriter<'a> {
+    expander: SchemaExpander<'a>,
+    rules: RuleList,
+    rule_by_conjunction: HashMap<Vec<(usize, bool)>, RuleNumber>,
+    pending: VecDeque<(RuleNumber, Conjunction<'a>, usize)>,
 }
 
-pub(super) fn write(root: &Value) -> Result<String> {
-    let mut writer =
-        Writer { reader: Reader::new(root), rules: Rules::default(), rule_of_parts: HashMap::new(), pending: VecDeque::new() };
+pub(super) fn write(root: &JsonValue) -> Result<String> {
+    let mut writer = GrammarWriter {
+        expander: SchemaExpander::new(root),
+        rules: RuleList::default(),
+        rule_by_conjunction: HashMap::new(),
+        pending: VecDeque::new(),
+    };
     let first = writer.rules.add_all(1);
-    let all = writer.of_all(part(root), 0)?;
+    let all = writer.write_conjunction(conjunction_of(root), 0)?;
     writer.rules.set(first, all);
-    while let Some((rule, parts, depth)) = writer.pending.pop_front() {
-        let body = writer.body(&parts, depth)?;
+    while let Some((rule, terms, depth)) = writer.pending.pop_front() {
+        let body = writer.write_body(&terms, depth)?;
         writer.rules.set(rule, body);
         if writer.rules.len() > MAX_RULES {
             return refuse(root, format!("the schema is too complex: it compiles to more than {MAX_RULES} grammar rules"));
         }
     }
-    writer.rules.gbnf(first).map_or_else(|| refuse(root, "no JSON value fits this schema"), Ok)
+    writer.rules.to_gbnf(first).map_or_else(|| refuse(root, "no JSON value fits this schema"), Ok)
 }
 
-impl<'a> Writer<'a> {
-    fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr> {
-        let mut resolved = Parts::new();
-        for Part { schema, is_negated } in parts {
-            let part = Part { schema: if is_negated { schema } else { self.reader.resolved(schema)? }, is_negated };
-            match (&part.schema.kind, is_negated) {
-                (ValueKind::Bool(true), false) | (ValueKind::Bool(false), true) => {}
-                (ValueKind::Bool(false), false) | (ValueKind::Bool(true), true) => return Ok(Expr::never()),
-                _ => add(&mut resolved, &[part]),
+impl<'a> GrammarWriter<'a> {
+    fn write_conjunction(&mut self, terms: Conjunction<'a>, depth: usize) -> Result<Expr> {
+        let mut resolved = Conjunction::new();
+        for SchemaTerm { schema, is_negated } in terms {
+            let term =
+                SchemaTerm { schema: if is_negated { schema } else { self.expander.follow_references(schema)? }, is_negated };
+            match (&term.schema.kind, is_negated) {
+                (JsonKind::Bool(true), false) | (JsonKind::Bool(false), true) => {}
+                (JsonKind::Bool(false), false) | (JsonKind::Bool(true), true) => return Ok(Expr::never()),
+                _ => add(&mut resolved, &[term]),
             }
         }
         let Some(first) = resolved.first() else { return Ok(Expr::Named("value")) };
@@ -59,7 +67,7 @@ impl<'a> Writer<'a> {
             return refuse(first.schema, format!("schemas are nested more than {MAX_SCHEMA_DEPTH} deep"));
         }
         let (rules, pending) = (&mut self.rules, &mut self.pending);
-        let rule = *self.rule_of_parts.entry(keys(&resolved)).or_insert_with(|| {
+        let rule = *self.rule_by_conjunction.entry(sorted_keys(&resolved)).or_insert_with(|| {
             let rule = rules.add_all(1);
             pending.push_back((rule, resolved, depth));
             rule
@@ -67,27 +75,28 @@ impl<'a> Writer<'a> {
         Ok(Expr::Rule(rule))
     }
 
-    fn body(&mut self, parts: &Parts<'a>, depth: usize) -> Result<Expr> {
-        if let &[Part { schema, is_negated: false }] = &parts[..]
-            && let Some(choices) = only(schema, "anyOf").and_then(Value::items)
+    fn write_body(&mut self, terms: &Conjunction<'a>, depth: usize) -> Result<Expr> {
+        if let &[SchemaTerm { schema, is_negated: false }] = &terms[..]
+            && let Some(choices) = sole_keyword(schema, "anyOf").and_then(JsonValue::items)
         {
-            // The reader reports errors in the schema.
-            self.reader.of_all(parts)?;
-            let choices: Result<_, _> = choices.iter().map(|choice| self.of_all(part(choice), depth)).collect();
+            // The expander reports errors in the schema.
+            self.expander.expand_all(terms)?;
+            let choices: Result<_, _> =
+                choices.iter().map(|choice| self.write_conjunction(conjunction_of(choice), depth)).collect();
             return Ok(Expr::Choice(choices?));
         }
-        let at = parts.first().map_or(0, |part| part.schema.at);
-        let alternatives = self.reader.of_all(parts)?;
-        let choices: Result<_, _> = alternatives.shapes.iter().map(|shape| self.shape(shape, at, depth)).collect();
+        let at = terms.first().map_or(0, |term| term.schema.at);
+        let alternatives = self.expander.expand_all(terms)?;
+        let choices: Result<_, _> = alternatives.shapes.iter().map(|shape| self.write_shape(shape, at, depth)).collect();
         Ok(Expr::Choice(choices?))
     }
 
-    fn shape(&mut self, shape: &Shape<'a>, at: usize, depth: usize) -> Result<Expr> {
+    fn write_shape(&mut self, shape: &ValueShape<'a>, at: usize, depth: usize) -> Result<Expr> {
         if let Some(values) = &shape.values {
             let (mut choices, mut written) = (Vec::new(), HashSet::new());
             for value in values {
-                let constant = constant(value);
-                if self.reader.fits(value, shape)? && written.insert(constant.clone()) {
+                let constant = constant_expr(value);
+                if self.expander.fits(value, shape)? && written.insert(constant.clone()) {
                     choices.push(constant);
                 }
             }
@@ -101,19 +110,19 @@ impl<'a> Writer<'a> {
         let types = if shape.is_typed || narrow == 0 { shape.types } else { narrow };
         let mut choices = Vec::new();
         if types & OBJECT != 0 {
-            choices.push(self.object(&shape.object, at, depth)?);
+            choices.push(self.write_object(&shape.object, at, depth)?);
         }
         if types & ARRAY != 0 {
-            choices.push(self.array(&shape.array, at, depth)?);
+            choices.push(self.write_array(&shape.array, at, depth)?);
         }
         if types & STRING != 0 {
-            choices.push(self.string(&shape.string, at)?);
+            choices.push(self.write_string(&shape.string, at)?);
         }
         match (types & NUMBER, shape.number.is_anything()) {
             (0, _) => {}
             (INTEGER, true) => choices.push(Expr::Named("integer")),
             (NUMBER, true) => choices.push(Expr::Named("number")),
-            (types, _) => choices.push(shape.number.expr(types, &mut self.rules).or_else(|why| refuse_at(at, why))?),
+            (types, _) => choices.push(shape.number.to_expr(types, &mut self.rules).or_else(|why| refuse_at(at, why))?),
         }
         if types & BOOLEAN != 0 {
             choices.extend(["true", "false"].map(Expr::text));
@@ -124,7 +133,7 @@ impl<'a> Writer<'a> {
         Ok(Expr::Choice(choices))
     }
 
-    fn string(&mut self, string: &Strings<'a>, at: usize) -> Result<Expr> {
+    fn write_string(&mut self, string: &StringShape<'a>, at: usize) -> Result<Expr> {
         let StringConstraint { patterns, length } = &string.constraint;
         if patterns.is_empty() && string.formats.is_empty() {
             if length.min() == 0 && length.max.is_none() {
@@ -133,25 +142,25 @@ impl<'a> Writer<'a> {
             if length.is_empty() {
                 return Ok(Expr::never());
             }
-            check_times(length.min(), length.max, at)?;
+            check_counts(length.min(), length.max, at)?;
             let text = self.rules.repeat(Expr::Named("char"), length.min(), length.max);
             return Ok(Expr::in_quotes(text));
         }
         let position = string.at.unwrap_or(at);
         let mut constraint = string.constraint.clone();
         for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
-            let node = pattern::read(pattern).or_else(|why| refuse_at(position, why))?;
+            let node = pattern::parse(pattern).or_else(|why| refuse_at(position, why))?;
             constraint.patterns.push((Rc::new(node), true));
         }
-        self.texts(&constraint, position)
+        self.write_texts(&constraint, position)
     }
 
-    fn texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr> {
-        let dfa = constraint.dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
-        Ok(Expr::in_quotes(self.rules.texts(&dfa)))
+    fn write_texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr> {
+        let dfa = constraint.to_dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
+        Ok(Expr::in_quotes(self.rules.add_dfa(&dfa)))
     }
 
-    fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr> {
+    fn write_array(&mut self, array: &ArrayShape<'a>, at: usize, depth: usize) -> Result<Expr> {
         let n_prefix = array.prefix.len();
         // A list with a schema per position has exactly these positions, unless the schema has a keyword for others.
         let CountRange { min, max, .. } = array.count;
@@ -164,18 +173,18 @@ impl<'a> Writer<'a> {
         if max.is_some_and(|max| min > max) {
             return Ok(Expr::never());
         }
-        check_times(min, max, at)?;
+        check_counts(min, max, at)?;
         let items = if array.contains.is_empty() {
-            self.items(array, (min, max), depth)?
+            self.write_items(array, (min, max), depth)?
         } else {
-            self.counted_items(array, (min, max), at, depth)?
+            self.write_counted_items(array, (min, max), at, depth)?
         };
         Ok(Expr::enclosed("[", items, "]"))
     }
 
-    fn items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr> {
+    fn write_items(&mut self, array: &ArrayShape<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr> {
         let n_prefix = array.prefix.len().min(max.unwrap_or(usize::MAX));
-        let rest = self.of_all(array.rest.clone(), depth + 1)?;
+        let rest = self.write_conjunction(array.rest.clone(), depth + 1)?;
         let left = |n: usize| max.map(|max| max - n);
         if max == Some(0) {
             return Ok(Expr::nothing());
@@ -191,19 +200,25 @@ impl<'a> Writer<'a> {
             self.rules.repeat(after_comma(rest), min.saturating_sub(n_prefix), left(n_prefix))
         };
         for position in (0..n_prefix).rev() {
-            let item = self.of_all(array.prefix[position].clone(), depth + 1)?;
+            let item = self.write_conjunction(array.prefix[position].clone(), depth + 1)?;
             let item = if position > 0 { after_comma(item) } else { item };
             all = Expr::Sequence(vec![item, all]);
             if position >= min {
                 all = Expr::Choice(vec![all, Expr::nothing()]);
             }
             // Each position is a rule, to avoid nesting.
-            all = self.rules.rule_of(all);
+            all = self.rules.add_rule(all);
         }
         Ok(all)
     }
 
-    fn counted_items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), at: usize, depth: usize) -> Result<Expr> {
+    fn write_counted_items(
+        &mut self,
+        array: &ArrayShape<'a>,
+        (min, max): (usize, Option<usize>),
+        at: usize,
+        depth: usize,
+    ) -> Result<Expr> {
         let [contains] = &array.contains[..] else {
             return refuse_at(at, "an array with more than one contains is not supported");
         };
@@ -213,7 +228,7 @@ impl<'a> Writer<'a> {
         let n_counts = most.unwrap_or(contains.count.min());
         if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
-                contains.part.schema.at,
+                contains.term.schema.at,
                 format!(
                     "contains is not supported for this many items: the number of items times (maxContains + 1) must be at most {MAX_POSITIONS}"
                 ),
@@ -227,13 +242,13 @@ impl<'a> Writer<'a> {
             let is_last = position == n_positions;
             let next = if is_last { position } else { position + 1 };
             let mut fitting = array.item(position).clone();
-            add(&mut fitting, &[contains.part]);
-            let fitting = self.of_all(fitting, depth + 1)?;
+            add(&mut fitting, &[contains.term]);
+            let fitting = self.write_conjunction(fitting, depth + 1)?;
             let mut other = array.item(position).clone();
             if most.is_some() {
-                add(&mut other, &[contains.part.negated()]);
+                add(&mut other, &[contains.term.negated()]);
             }
-            let other = self.of_all(other, depth + 1)?;
+            let other = self.write_conjunction(other, depth + 1)?;
             for n in 0..=n_counts {
                 let mut choices = Vec::new();
                 if position >= min && n >= contains.count.min() {
@@ -257,18 +272,18 @@ impl<'a> Writer<'a> {
         Ok(Expr::Rule(rule(0, 0)))
     }
 
-    fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr> {
+    fn write_object(&mut self, object: &ObjectShape<'a>, at: usize, depth: usize) -> Result<Expr> {
         let names_in_schema = object.property_names();
         check_n_properties(names_in_schema.len(), at)?;
         let mut members = Vec::new();
         for &name in &names_in_schema {
-            let parts = property(object, name)?;
+            let terms = property_conjunction(object, name)?;
             let is_required = object.required.contains(&name);
-            let is_allowed = object.names.is_empty() || self.reader.fits_name(name, &object.names)?;
-            let value = if is_allowed { self.of_all(parts, depth + 1)? } else { Expr::never() };
-            members.push((member(Expr::text(quoted(name)), value), is_required));
+            let is_allowed = object.names.is_empty() || self.expander.fits_name(name, &object.names)?;
+            let value = if is_allowed { self.write_conjunction(terms, depth + 1)? } else { Expr::never() };
+            members.push((member_expr(Expr::text(quote(name)), value), is_required));
         }
-        let extra = self.extra(object, &names_in_schema, at, depth)?;
+        let extra = self.write_extra_member(object, &names_in_schema, at, depth)?;
         let n_required = object.required.len();
         let CountRange { min, max, at: min_at } = object.count;
         let min = min.filter(|&min| min > n_required).unwrap_or(0);
@@ -278,13 +293,13 @@ impl<'a> Writer<'a> {
         if max.is_some_and(|max| max < n_required.max(min)) {
             return Ok(Expr::never());
         }
-        check_times(min, max, at)?;
-        let members = self.members(&members, extra.as_ref(), (min, max));
+        check_counts(min, max, at)?;
+        let members = self.write_members(&members, extra.as_ref(), (min, max));
         Ok(Expr::enclosed("{", members, "}"))
     }
 
-    /// The members in their order, without some optional ones, followed by any number of `extra`.
-    fn members(&mut self, members: &[(Expr, bool)], extra: Option<&Expr>, (min, max): (usize, Option<usize>)) -> Expr {
+    /// Writes the members in their order, without some optional ones, followed by any number of `extra`.
+    fn write_members(&mut self, members: &[(Expr, bool)], extra: Option<&Expr>, (min, max): (usize, Option<usize>)) -> Expr {
         // The number of members so far, up to the largest number that the bounds distinguish; at least 0 and 1.
         let n_counts = max.map_or(min, |max| max.min(members.len() + 1)).max(1);
         let first = self.rules.add_all((members.len() + 1) * (n_counts + 1));
@@ -318,8 +333,14 @@ impl<'a> Writer<'a> {
         Expr::Rule(rule(0, 0))
     }
 
-    /// A member whose name is not in `names_in_schema`, if the schema allows one.
-    fn extra(&mut self, object: &Objects<'a>, names_in_schema: &[&str], at: usize, depth: usize) -> Result<Option<Expr>> {
+    /// Writes a member whose name is not in `names_in_schema`, if the schema allows one.
+    fn write_extra_member(
+        &mut self,
+        object: &ObjectShape<'a>,
+        names_in_schema: &[&str],
+        at: usize,
+        depth: usize,
+    ) -> Result<Option<Expr>> {
         let blocks = &object.blocks;
         // Negations and keywords that depend on a property do not introduce names.
         let has_names = blocks.iter().any(|block| !block.is_negation && !block.properties.is_empty());
@@ -339,16 +360,16 @@ impl<'a> Writer<'a> {
             if matching == 0 && !is_open {
                 continue;
             }
-            let mut parts = Parts::new();
+            let mut terms = Conjunction::new();
             for block in blocks {
                 let mut is_named = false;
                 for pattern in block.patterns.iter().filter(|pattern| is_matching(pattern.text)) {
                     is_named = true;
-                    add(&mut parts, &pattern.parts);
+                    add(&mut terms, &pattern.terms);
                 }
-                block.rest.iter().filter(|_| !is_named).for_each(|rest| add(&mut parts, rest));
+                block.rest.iter().filter(|_| !is_named).for_each(|rest| add(&mut terms, rest));
             }
-            let value = self.of_all(parts, depth + 1)?;
+            let value = self.write_conjunction(terms, depth + 1)?;
             if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
                 continue;
             }
@@ -357,21 +378,21 @@ impl<'a> Writer<'a> {
                 constraint.patterns.push((Rc::clone(&pattern.node), matching >> position & 1 == 1));
             }
             if !names_in_schema.is_empty() {
-                let names = names_in_schema.iter().map(|name| automaton::literal(name)).collect();
-                constraint.patterns.push((Rc::new(pattern::Node::Choice(names)), false));
+                let names = names_in_schema.iter().map(|name| automaton::exactly(name)).collect();
+                constraint.patterns.push((Rc::new(pattern::PatternNode::Choice(names)), false));
             }
-            let name = self.names(&constraint, &object.names, at)?;
-            choices.push(member(name, value));
+            let name = self.write_names(&constraint, &object.names, at)?;
+            choices.push(member_expr(name, value));
         }
         Ok((!choices.is_empty()).then_some(Expr::Choice(choices)))
     }
 
-    fn names(&mut self, constraint: &StringConstraint, parts: &Parts<'a>, at: usize) -> Result<Expr> {
-        if parts.is_empty() {
-            return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(constraint, at) };
+    fn write_names(&mut self, constraint: &StringConstraint, terms: &Conjunction<'a>, at: usize) -> Result<Expr> {
+        if terms.is_empty() {
+            return if constraint.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.write_texts(constraint, at) };
         }
         let mut choices = Vec::new();
-        for mut shape in self.reader.of_all(parts)?.shapes {
+        for mut shape in self.expander.expand_all(terms)?.shapes {
             if shape.types & STRING == 0 {
                 continue;
             }
@@ -379,21 +400,21 @@ impl<'a> Writer<'a> {
                 for value in values {
                     let text = value.text().unwrap_or_default();
                     let is_allowed = constraint.fits(text).or_else(|why| refuse_at(at, why))?;
-                    if value.text().is_some() && is_allowed && self.reader.fits(value, &shape)? {
-                        choices.push(Expr::Text(quoted(text)));
+                    if value.text().is_some() && is_allowed && self.expander.fits(value, &shape)? {
+                        choices.push(Expr::Text(quote(text)));
                     }
                 }
                 continue;
             }
             let mut both = shape.string.constraint;
             both.patterns.extend(constraint.patterns.iter().cloned());
-            choices.push(self.texts(&both, at)?);
+            choices.push(self.write_texts(&both, at)?);
         }
         Ok(Expr::Choice(choices))
     }
 }
 
-fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<()> {
+fn check_counts(min: usize, max: Option<usize>, at: usize) -> Result<()> {
     let max_times = max.filter(|&max| max < UNBOUNDED).unwrap_or(0).max(min);
     let limit = format!("it must be at most {MAX_TIMES} characters, items or properties");
     ensure(max_times <= MAX_TIMES, at, || format!("a length of {max_times} is not supported; {limit}"))
@@ -403,24 +424,24 @@ fn after_comma(item: Expr) -> Expr {
     Expr::Sequence(vec![Expr::text(","), Expr::Named("space"), item])
 }
 
-fn member(name: Expr, value: Expr) -> Expr {
+fn member_expr(name: Expr, value: Expr) -> Expr {
     Expr::Sequence(vec![name, Expr::text(":"), Expr::Named("space"), value])
 }
 
-fn constant(value: &Value) -> Expr {
+fn constant_expr(value: &JsonValue) -> Expr {
     let listed = |items: Vec<Expr>| {
         let separated = |(position, item)| if position > 0 { after_comma(item) } else { item };
         Expr::Sequence(items.into_iter().enumerate().map(separated).collect())
     };
     match &value.kind {
-        ValueKind::Null => Expr::text("null"),
-        ValueKind::Bool(value) => Expr::text(value.to_string()),
-        ValueKind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => Expr::text(number.to_string()),
-        ValueKind::Number(_, text) => Expr::text(text),
-        ValueKind::String(text) => Expr::Text(quoted(text)),
-        ValueKind::Array(items) => Expr::enclosed("[", listed(items.iter().map(constant).collect()), "]"),
-        ValueKind::Object(members) => {
-            let members = members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value)));
+        JsonKind::Null => Expr::text("null"),
+        JsonKind::Bool(value) => Expr::text(value.to_string()),
+        JsonKind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => Expr::text(number.to_string()),
+        JsonKind::Number(_, text) => Expr::text(text),
+        JsonKind::String(text) => Expr::Text(quote(text)),
+        JsonKind::Array(items) => Expr::enclosed("[", listed(items.iter().map(constant_expr).collect()), "]"),
+        JsonKind::Object(members) => {
+            let members = members.iter().map(|(name, value)| member_expr(Expr::Text(quote(name)), constant_expr(value)));
             Expr::enclosed("{", listed(members.collect()), "}")
         }
     }

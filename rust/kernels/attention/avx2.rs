@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::Format;
+use super::CellFormat;
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
-use super::x86::{Units, elements_per_unit, store_units};
+use super::x86::{IntVectors, elements_per_unit, store_units};
 use crate::kernels::transpose::transpose_halves;
 
 const LANES: usize = 8;
@@ -57,7 +57,7 @@ primitives! {
     };
 }
 
-impl Units for Avx2 {
+impl IntVectors for Avx2 {
     type Unit = __m256i;
 
     primitives! {
@@ -95,28 +95,28 @@ impl Simd for Avx2 {
             let is_visible = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(visible.cast_signed()), bits), bits);
             _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, _mm256_castsi256_ps(is_visible))
         };
-        load_cell(format: Format, cell: *const u8, at: usize) -> __m256 = match format {
-            Format::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
-            Format::F16 => _mm256_cvtph_ps(_mm_loadu_si128(cell.add(2 * at).cast())),
-            Format::Bf16 => {
+        load_cell(format: CellFormat, cell: *const u8, at: usize) -> __m256 = match format {
+            CellFormat::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
+            CellFormat::F16 => _mm256_cvtph_ps(_mm_loadu_si128(cell.add(2 * at).cast())),
+            CellFormat::Bf16 => {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(cell.add(2 * at).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             }
-            Format::Q8_0 => {
+            CellFormat::Q8_0 => {
                 let block = cell.add(at / 32 * 34);
                 let bytes = _mm_loadl_epi64(block.add(2 + at % 32).cast());
                 _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(half(block)))
             }
         };
 
-        transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
+        transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
             let per_unit = elements_per_unit(format);
             for first in (0..size).step_by(8 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(8);
                 let mut units = [_mm256_setzero_si256(); 8];
                 let mut factors = [0.0_f32; LANES];
                 for (lane, &cell) in cells[..LANES].iter().enumerate() {
-                    let from = if format == Format::Q8_0 {
+                    let from = if format == CellFormat::Q8_0 {
                         let block = cell.add(first / 32 * 34);
                         factors[lane] = half(block);
                         block.add(2)

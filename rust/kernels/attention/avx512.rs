@@ -2,12 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::Format;
+use super::CellFormat;
 use super::avx2::{Avx2, half};
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
-use super::x86::{Units, elements_per_unit, store_units};
+use super::x86::{IntVectors, elements_per_unit, store_units};
 use crate::kernels::transpose::transpose_quarters;
 
 const LANES: usize = 16;
@@ -53,7 +53,7 @@ primitives! {
     };
 }
 
-impl Units for Avx512 {
+impl IntVectors for Avx512 {
     type Unit = __m512i;
 
     primitives! {
@@ -97,27 +97,27 @@ impl Simd for Avx512 {
         };
         reduce_max(v: __m512) -> f32 = _mm512_reduce_max_ps(v);
         sum(v: __m512) -> f32 = Avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
-        load_cell(format: Format, cell: *const u8, at: usize) -> __m512 = match format {
-            Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
-            Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast())),
-            Format::Bf16 => {
+        load_cell(format: CellFormat, cell: *const u8, at: usize) -> __m512 = match format {
+            CellFormat::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
+            CellFormat::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast())),
+            CellFormat::Bf16 => {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(cell.add(2 * at).cast()));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             }
-            Format::Q8_0 => {
+            CellFormat::Q8_0 => {
                 let block = cell.add(at / 32 * 34);
                 let bytes = _mm_loadu_si128(block.add(2 + at % 32).cast());
                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(half(block)))
             }
         };
 
-        transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
+        transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = {
             let per_unit = elements_per_unit(format);
             for first in (0..size).step_by(16 * per_unit) {
                 let n_units = ((size - first) / per_unit).min(16);
                 let mut units = [_mm512_setzero_si512(); 16];
                 let mut factors = [_mm512_set1_ps(0.0); 2];
-                if format == Format::Q8_0 {
+                if format == CellFormat::Q8_0 {
                     let mut scales = [[0_u16; 16]; 2];
                     for (lane, &cell) in cells.iter().enumerate() {
                         let block = cell.add(first / 32 * 34);

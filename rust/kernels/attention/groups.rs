@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::plan::SLOTS;
-use super::streams::{PositionBlock, Stream, Streams, index};
+use super::streams::{PositionBlock, RowStream, RowStreams, index};
 
 /// Slots within which adjacent streams either hold the same cells or are processed separately.
 const PANEL: usize = 16;
@@ -20,12 +20,12 @@ pub(super) struct Segment {
     /// Range within the group's rows.
     pub(super) rows: Range<usize>,
     pub(super) first_slot: usize,
-    /// One per slot.
+    /// Range of `Groups::cells`, one per slot.
     pub(super) cells: Range<usize>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Block {
+pub(super) struct CellBlock {
     /// The segments of a row are ordered by slot.
     pub(super) segments: Range<usize>,
     /// Index into `Groups::visibility_masks`; one mask per row of the group follows.
@@ -46,7 +46,7 @@ pub(super) struct Group {
 pub(super) struct Groups {
     pub(super) list: Vec<Group>,
     pub(super) rows: Vec<u32>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<CellBlock>,
     pub(super) segments: Vec<Segment>,
     pub(super) cells: Vec<u32>,
     pub(super) visibility_masks: Vec<Visibility>,
@@ -59,7 +59,7 @@ pub(super) struct Groups {
 struct Member {
     /// Range within the group's rows.
     rows: Range<usize>,
-    /// Remaining blocks of its stream: a range of `Streams::position_blocks`.
+    /// Remaining blocks of its stream: a range of `RowStreams::position_blocks`.
     position_blocks: Range<usize>,
 }
 
@@ -77,14 +77,14 @@ struct OpenSegment {
 }
 
 impl Groups {
-    pub(super) fn rebuild(&mut self, streams: &Streams, max_rows: usize) {
+    pub(super) fn rebuild(&mut self, streams: &RowStreams, max_rows: usize) {
         self.list.clear();
         self.rows.clear();
         self.blocks.clear();
         self.segments.clear();
         self.cells.clear();
         self.visibility_masks.clear();
-        let mut last: Option<&Stream> = None;
+        let mut last: Option<&RowStream> = None;
         for stream in &streams.list {
             let n_taken = self.n_taken();
             if n_taken == max_rows || last.is_some_and(|last| n_taken > 0 && !streams.share_cells(last, stream)) {
@@ -113,7 +113,7 @@ impl Groups {
         self.members.last().map_or(0, |member| member.rows.end)
     }
 
-    fn close(&mut self, streams: &Streams) {
+    fn close(&mut self, streams: &RowStreams) {
         let n_rows = self.n_taken();
         if n_rows == 0 {
             return;
@@ -131,7 +131,7 @@ impl Groups {
         self.list.push(Group { rows: first_row..self.rows.len(), blocks: first_block..self.blocks.len() });
     }
 
-    fn add_block(&mut self, streams: &Streams, number: u32, first_row: usize) {
+    fn add_block(&mut self, streams: &RowStreams, number: u32, first_row: usize) {
         let first_visibility = self.visibility_masks.len();
         let n_rows = self.rows.len() - first_row;
         self.visibility_masks.resize(first_visibility + n_rows, [0; SLOTS / 64]);
@@ -158,7 +158,7 @@ impl Groups {
             all.iter_mut().zip(union).for_each(|(all, visible)| *all |= visible);
             if let (true, Some(cell)) = (has_one_stream, position_block.first) {
                 let first_slot = streams.entries[position_block.entries.start].position as usize % SLOTS;
-                contiguous = run_of(&union).map(|slots| (slots.clone(), cell + index(slots.start - first_slot)));
+                contiguous = visible_run(&union).map(|slots| (slots.clone(), cell + index(slots.start - first_slot)));
                 if contiguous.is_some() {
                     continue;
                 }
@@ -185,7 +185,7 @@ impl Groups {
         } else {
             self.add_segments();
         }
-        self.blocks.push(Block { segments: first_segment..self.segments.len(), first_visibility, n_slots });
+        self.blocks.push(CellBlock { segments: first_segment..self.segments.len(), first_visibility, n_slots });
     }
 
     /// Cuts the current block into segments: the longest runs of panels in which the same streams hold the same cells.
@@ -232,7 +232,7 @@ impl Groups {
 }
 
 /// Returns the range of visible slots, if it has no gap.
-fn run_of(visibility: &Visibility) -> Option<Range<usize>> {
+fn visible_run(visibility: &Visibility) -> Option<Range<usize>> {
     let first = visibility.iter().position(|&word| word != 0)?;
     let last = visibility.iter().rposition(|&word| word != 0)?;
     let start = 64 * first + visibility[first].trailing_zeros() as usize;
@@ -242,7 +242,7 @@ fn run_of(visibility: &Visibility) -> Option<Range<usize>> {
 }
 
 /// Returns the slots of a block that a row sees.
-fn visibility_of(streams: &Streams, position_block: &PositionBlock, row: u32) -> Visibility {
+fn visibility_of(streams: &RowStreams, position_block: &PositionBlock, row: u32) -> Visibility {
     let visible = streams.visible_cells(row);
     let mut visibility = [0; SLOTS / 64];
     let entries = &streams.entries[position_block.entries.clone()];

@@ -1,14 +1,14 @@
-//! The functions that `walk` calls, compiled once per instruction set.
+//! The functions that `worker` calls, compiled once per instruction set.
 
 use super::prefetch::CellPrefetch;
 use super::simd::{MAX_LANES, OnlineSoftmax, SoftmaxParams};
 use super::streams::MaskReader;
-use super::{Format, Level};
+use super::{CellFormat, Level};
 
 /// A register block of score products: some rows times some cells.
 #[derive(Clone, Copy)]
 pub(super) struct ScoreBlock<'a> {
-    /// At most `AttentionTable::max_rows`.
+    /// Number of rows, at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's queries, transposed, and the stride between elements.
     pub(super) queries: (*const f32, usize),
@@ -28,7 +28,7 @@ pub(super) struct ValueBlock<'a> {
     /// The first row's weight of the first cell.
     pub(super) weights: *const f32,
     /// `F32` or `F16`.
-    pub(super) format: Format,
+    pub(super) format: CellFormat,
     pub(super) cells: &'a [*const u8],
     pub(super) size: usize,
     pub(super) prefetch: CellPrefetch<'a>,
@@ -41,8 +41,8 @@ pub(super) struct AttentionTable {
     pub(super) lanes: usize,
     pub(super) max_rows: usize,
     pub(super) read_mask: MaskReader,
-    pub(super) transpose: unsafe fn(Format, &[*const u8; MAX_LANES], usize, *mut f32, usize),
-    pub(super) unpack: unsafe fn(Format, *const u8, &mut [f32]),
+    pub(super) transpose: unsafe fn(CellFormat, &[*const u8; MAX_LANES], usize, *mut f32, usize),
+    pub(super) unpack: unsafe fn(CellFormat, *const u8, &mut [f32]),
     pub(super) scores: unsafe fn(ScoreBlock),
     pub(super) softmax: unsafe fn(*mut f32, SoftmaxParams) -> (f32, f32),
     pub(super) accumulate_values: unsafe fn(ValueBlock),
@@ -88,13 +88,13 @@ macro_rules! kernels {
         compiled! {
             $attribute
             // The format is a constant in each call, so that each format is compiled separately.
-            transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = match format {
-                Format::F32 => <$simd>::transpose(Format::F32, cells, size, to, stride),
-                Format::F16 => <$simd>::transpose(Format::F16, cells, size, to, stride),
-                Format::Bf16 => <$simd>::transpose(Format::Bf16, cells, size, to, stride),
-                Format::Q8_0 => <$simd>::transpose(Format::Q8_0, cells, size, to, stride),
+            transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) = match format {
+                CellFormat::F32 => <$simd>::transpose(CellFormat::F32, cells, size, to, stride),
+                CellFormat::F16 => <$simd>::transpose(CellFormat::F16, cells, size, to, stride),
+                CellFormat::Bf16 => <$simd>::transpose(CellFormat::Bf16, cells, size, to, stride),
+                CellFormat::Q8_0 => <$simd>::transpose(CellFormat::Q8_0, cells, size, to, stride),
             };
-            unpack(format: Format, cell: *const u8, to: &mut [f32]) = for at in (0..to.len()).step_by(<$simd>::LANES) {
+            unpack(format: CellFormat, cell: *const u8, to: &mut [f32]) = for at in (0..to.len()).step_by(<$simd>::LANES) {
                 <$simd>::store(to.as_mut_ptr().add(at), <$simd>::load_cell(format, cell, at));
             };
             softmax(row: *mut f32, params: SoftmaxParams) -> (f32, f32) = simd::softmax::<$simd>(row, params);
@@ -120,7 +120,7 @@ macro_rules! kernels {
                 }
             };
             accumulate_values_of<const F16: bool, const M: usize, const N: usize>(block: ValueBlock, at: usize) =
-                simd::accumulate_values::<$simd, M, N>(&block, if F16 { Format::F16 } else { Format::F32 }, at);
+                simd::accumulate_values::<$simd, M, N>(&block, if F16 { CellFormat::F16 } else { CellFormat::F32 }, at);
             accumulate_values_in<const F16: bool>(mut a: ValueBlock) = {
                 let mut at = 0;
                 while at < a.size {
@@ -137,7 +137,7 @@ macro_rules! kernels {
                 }
             };
             accumulate_values(a: ValueBlock) = match a.format {
-                Format::F16 => accumulate_values_in::<true>(a),
+                CellFormat::F16 => accumulate_values_in::<true>(a),
                 _ => accumulate_values_in::<false>(a),
             };
         }

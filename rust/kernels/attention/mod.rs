@@ -1,6 +1,6 @@
 //! Softmax(QKᵀ)V over the cells of a unified KV cache.
 //!
-//! A [`Plan`] analyses the mask once per decode, and [`attend`] computes one layer by it.
+//! An [`AttentionPlan`] analyses the mask once per decode, and [`attend`] computes one layer by it.
 //!
 //! - **Streams** are the rows of one sequence, with one list of cells ordered by position. Other cells are never read.
 //! - **Blocks** are 256 positions of a stream. A row's softmax within a block is exact, and its values are summed in the order
@@ -37,24 +37,24 @@ mod simd;
 mod streams;
 mod task;
 mod units;
-mod walk;
+mod worker;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use plan::Plan;
-pub use problem::{Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Queries, Shape};
+pub use plan::AttentionPlan;
+pub use problem::{Attention, AttentionOutput, AttentionShape, CacheCells, CellFormat, Mask, MaskOrder, Queries};
 
-use super::{Level, Shared, Team};
+use super::{Level, SharedSlice, Team};
 use kernels::AttentionTable;
-use units::Sizes;
-use walk::Walk;
+use units::AttentionSizes;
+use worker::AttentionWorker;
 
 /// Alignment of parts of the scratch memory: a cache line.
 const ALIGN: usize = 64;
 
 /// Returns whether `level` has a kernel for keys and values of these formats and for this shape.
-pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
-    let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
+pub fn covers(level: Level, keys: CellFormat, values: CellFormat, shape: &AttentionShape) -> bool {
+    let AttentionShape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
     [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0)
         && [n_rows, n_cells].into_iter().all(|n| u32::try_from(n).is_ok())
         && AttentionTable::of(level, value_size).is_some()
@@ -64,18 +64,18 @@ pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool
 }
 
 /// Returns the maximum scratch memory of [`attend`] in bytes, for any mask. It need not be initialised.
-pub fn scratch_bytes(shape: &Shape, n_threads: usize) -> usize {
-    let sizes = Sizes::new(shape, n_threads);
+pub fn scratch_bytes(shape: &AttentionShape, n_threads: usize) -> usize {
+    let sizes = AttentionSizes::new(shape, n_threads);
     ALIGN + n_threads * thread_bytes(&sizes) + 4 * sizes.max_partials()
 }
 
-fn thread_bytes(sizes: &Sizes) -> usize {
-    (4 * sizes.area().total).next_multiple_of(ALIGN)
+fn thread_bytes(sizes: &AttentionSizes) -> usize {
+    (4 * sizes.scratch_layout().total).next_multiple_of(ALIGN)
 }
 
 /// Computes attention by a plan that was made for its mask and shape. It returns when no work is left for this thread; the
 /// results are complete when all threads have returned. The threads must synchronise between two calls with one plan.
-pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch: &Shared<u8>, team: &dyn Team) {
+pub fn attend(attention: &Attention, plan: &AttentionPlan, out: &AttentionOutput, scratch: &SharedSlice<u8>, team: &dyn Team) {
     attention.check(plan, out);
     let shape = &attention.shape;
     assert!(covers(plan.key().level, attention.keys.format, attention.values.format, shape), "no kernel supports {shape:?}");
@@ -87,14 +87,14 @@ pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch
         scratch.len()
     );
     let kernels = AttentionTable::of(plan.key().level, shape.value_size).expect("a level that is covered");
-    let sizes = Sizes::new(shape, team.size());
+    let sizes = AttentionSizes::new(shape, team.size());
     let first = scratch.as_mut_ptr().align_offset(ALIGN);
     let per_thread = thread_bytes(&sizes);
     let own = first + team.index() * per_thread;
     // SAFETY: each thread takes its own part.
     let memory = unsafe { scratch.part_mut(own..own + per_thread) }.as_mut_ptr().cast();
     let partials = first + team.size() * per_thread;
-    Walk { kernels, attention, plan, out, area: sizes.area(), sizes, memory, scratch, partials }.run();
+    AttentionWorker { kernels, attention, plan, out, area: sizes.scratch_layout(), sizes, memory, scratch, partials }.run();
 }
 
 #[cfg(test)]

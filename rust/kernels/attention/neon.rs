@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::Format;
+use super::CellFormat;
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
@@ -85,18 +85,18 @@ impl Simd for Neon {
             };
             Pair(four(v.0, 0), four(v.1, 4))
         };
-        load_cell(format: Format, cell: *const u8, at: usize) -> Pair = match format {
-            Format::F32 => Self::load(cell.cast::<f32>().add(at)),
-            Format::F16 => {
+        load_cell(format: CellFormat, cell: *const u8, at: usize) -> Pair = match format {
+            CellFormat::F32 => Self::load(cell.cast::<f32>().add(at)),
+            CellFormat::F16 => {
                 let halves = vld1q_u16(cell.cast::<u16>().add(at));
                 Pair(low_singles(halves), high_singles(halves))
             }
-            Format::Bf16 => {
+            CellFormat::Bf16 => {
                 let upper = vld1q_u16(cell.cast::<u16>().add(at));
                 let (low, high) = (vshll_n_u16::<16>(vget_low_u16(upper)), vshll_high_n_u16::<16>(upper));
                 Pair(vreinterpretq_f32_u32(low), vreinterpretq_f32_u32(high))
             }
-            Format::Q8_0 => {
+            CellFormat::Q8_0 => {
                 let block = cell.add(at / 32 * 34);
                 let factor = four_singles(vdup_n_u16(block.cast::<u16>().read_unaligned()));
                 let bytes = vmovl_s8(vld1_s8(block.add(2 + at % 32).cast()));
@@ -107,7 +107,7 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
+    unsafe fn transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
         for first in (0..size).step_by(LANES) {
             // SAFETY: the caller guarantees `size` elements of each cell, a multiple of eight, and as many rows of all lanes.
             unsafe {

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::groups::Groups;
 use super::kernels::AttentionTable;
-use super::streams::Streams;
-use super::units::{Sizes, Units};
-use super::{Format, Level, Mask, MaskOrder, Shape, covers};
+use super::streams::RowStreams;
+use super::units::{AttentionSizes, WorkUnits};
+use super::{AttentionShape, CellFormat, Level, Mask, MaskOrder, covers};
 
 /// Positions of a block. Must never change: a row's result depends on the block boundaries.
 pub(super) const SLOTS: usize = 256;
@@ -16,11 +16,11 @@ pub(super) const SLOTS: usize = 256;
 /// its memory: one bit per row and cell of the largest mask, 8 bytes per sequence and cell that it sees, 4 per visible cell
 /// (once for all rows that see it at the same position), and 32 per row and 256 cells.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct AttentionPlan {
     key: Option<PlanKey>,
-    pub(super) streams: Streams,
+    pub(super) streams: RowStreams,
     pub(super) groups: Groups,
-    pub(super) units: Units,
+    pub(super) units: WorkUnits,
     /// Number of tickets drawn. Each thread of a call draws until it gets one without a unit, so a call takes as many tickets
     /// as there are units and threads, and the next call needs no reset and no barrier.
     tickets: AtomicUsize,
@@ -29,21 +29,28 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlanKey {
     pub(super) level: Level,
-    pub(super) shape: Shape,
+    pub(super) shape: AttentionShape,
     pub(super) n_threads: usize,
     pub(super) is_masked: bool,
 }
 
-impl Plan {
+impl AttentionPlan {
     /// With `order`, a row's result depends only on its own cells and their positions, provided that the visible positions are
     /// distinct. Without it, consecutive rows are processed together if one sees all that the other sees or if they differ like
     /// the rows of a sliding window; blocks then count visible cells.
-    pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&MaskOrder>) {
-        let Shape { n_rows, n_cells, value_size, .. } = *shape;
+    pub fn make(
+        &mut self,
+        level: Level,
+        n_threads: usize,
+        shape: &AttentionShape,
+        mask: Option<&Mask>,
+        order: Option<&MaskOrder>,
+    ) {
+        let AttentionShape { n_rows, n_cells, value_size, .. } = *shape;
         assert!(level.is_available(), "the processor does not support {level}");
         assert!(n_threads >= 1, "n_threads must be at least 1");
         // F32 has the weakest condition of all formats.
-        assert!(covers(level, Format::F32, Format::F32, shape), "no kernel of {level} supports {shape:?}");
+        assert!(covers(level, CellFormat::F32, CellFormat::F32, shape), "no kernel of {level} supports {shape:?}");
         let read_mask = AttentionTable::of(level, value_size).expect("it is covered").read_mask;
         assert!(mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         if let Some(order) = order {
@@ -57,7 +64,7 @@ impl Plan {
         self.key = None;
         self.streams.rebuild(mask, (n_rows, n_cells), order, read_mask);
         let n_position_blocks = self.streams.list.iter().map(|stream| stream.position_blocks.len()).max().unwrap_or(0);
-        let sizes = Sizes::new(shape, n_threads);
+        let sizes = AttentionSizes::new(shape, n_threads);
         self.groups.rebuild(&self.streams, sizes.rows_per_group(n_position_blocks));
         self.units.rebuild(&sizes, &self.groups);
         self.key = Some(PlanKey { level, shape: *shape, n_threads, is_masked: mask.is_some() });

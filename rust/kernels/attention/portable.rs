@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::Format;
+use super::CellFormat;
 use super::kernels::{AttentionTable, ScoreBlock, ValueBlock, kernels};
 use super::prefetch::CellPrefetch;
 use super::simd::{self, MAX_LANES, OnlineSoftmax, Simd, SoftmaxParams};
@@ -27,14 +27,14 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
 }
 
 /// Reads element `at` of a cell, which must have it.
-unsafe fn element(format: Format, cell: *const u8, at: usize) -> f32 {
+unsafe fn element(format: CellFormat, cell: *const u8, at: usize) -> f32 {
     // SAFETY: the caller guarantees the element; no alignment is assumed.
     unsafe {
         match format {
-            Format::F32 => cell.cast::<f32>().add(at).read_unaligned(),
-            Format::F16 => to_single(cell.cast::<u16>().add(at).read_unaligned()),
-            Format::Bf16 => f32::from_bits(u32::from(cell.cast::<u16>().add(at).read_unaligned()) << 16),
-            Format::Q8_0 => {
+            CellFormat::F32 => cell.cast::<f32>().add(at).read_unaligned(),
+            CellFormat::F16 => to_single(cell.cast::<u16>().add(at).read_unaligned()),
+            CellFormat::Bf16 => f32::from_bits(u32::from(cell.cast::<u16>().add(at).read_unaligned()) << 16),
+            CellFormat::Q8_0 => {
                 let block = cell.add(at / 32 * 34);
                 to_single(block.cast::<u16>().read_unaligned()) * f32::from(block.add(2 + at % 32).cast::<i8>().read())
             }
@@ -71,10 +71,10 @@ impl Simd for Portable {
             from_fn(|lane| if x[lane] <= limit[lane] { 0.0 } else { v[lane] });
         hide(v: Lanes, visible: u32) -> Lanes =
             from_fn(|lane| if visible >> lane & 1 == 1 { v[lane] } else { f32::NEG_INFINITY });
-        load_cell(format: Format, cell: *const u8, at: usize) -> Lanes = from_fn(|lane| element(format, cell, at + lane));
+        load_cell(format: CellFormat, cell: *const u8, at: usize) -> Lanes = from_fn(|lane| element(format, cell, at + lane));
     }
 
-    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
+    unsafe fn transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
         for (lane, &cell) in cells[..LANES].iter().enumerate() {
             for d in 0..size {
                 // SAFETY: the caller guarantees `size` elements of each cell and as many rows of all lanes.

@@ -4,7 +4,7 @@
 //! them: without this, a row over 4,000 cells took twice as long. The distance is one panel of cells: more would evict data in
 //! use from the L1 cache.
 
-use super::Cells;
+use super::CacheCells;
 use super::plan::SLOTS;
 
 /// Cells of which a product prefetches one in each of its steps.
@@ -55,10 +55,10 @@ fn prefetch_line(_at: *const u8) {}
 #[derive(Clone, Copy)]
 pub(super) struct UpcomingCells<'a> {
     pub(super) remaining: &'a [u32],
-    pub(super) source: &'a Cells<'a>,
+    pub(super) source: &'a CacheCells<'a>,
     pub(super) n_heads: usize,
     /// The cells that follow the current block, and their first head.
-    pub(super) next: (&'a Cells<'a>, &'a [u32], usize),
+    pub(super) next: (&'a CacheCells<'a>, &'a [u32], usize),
 }
 
 impl UpcomingCells<'_> {
@@ -77,13 +77,13 @@ impl UpcomingCells<'_> {
         let n = n.min(cells.len());
         let part = &cells[n * kv_index / self.n_heads..n * (kv_index + 1) / self.n_heads];
         for (pointer, &cell) in pointers.iter_mut().zip(part) {
-            *pointer = cell_of(source, head, cell);
+            *pointer = cell_pointer(source, head, cell);
         }
         let n_bytes = (self.n_heads - 1) * source.head_stride + source.format.bytes(source.head_size);
         CellPrefetch { cells: &pointers[..part.len()], n_bytes }
     }
 }
 
-pub(super) fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
+pub(super) fn cell_pointer(cells: &CacheCells, head: usize, cell: u32) -> *const u8 {
     cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
 }

@@ -2,11 +2,11 @@
 
 #![allow(missing_docs, reason = "names suffice where there is no comment")]
 
-use super::{Plan, Shared};
+use super::{AttentionPlan, SharedSlice};
 
 /// Storage format of a cell's elements, named as in ggml.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum CellFormat {
     F32,
     F16,
     Bf16,
@@ -14,7 +14,7 @@ pub enum Format {
     Q8_0,
 }
 
-impl Format {
+impl CellFormat {
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8_0];
 
     /// Returns the bytes of `n` elements; `n` must be a multiple of 32 for block formats.
@@ -36,9 +36,9 @@ impl Format {
 
 /// The keys or the values of all cells.
 #[derive(Debug, Clone, Copy)]
-pub struct Cells<'a> {
+pub struct CacheCells<'a> {
     pub bytes: &'a [u8],
-    pub format: Format,
+    pub format: CellFormat,
     /// Elements of a head.
     pub head_size: usize,
     /// In bytes, as `head_stride`.
@@ -46,16 +46,16 @@ pub struct Cells<'a> {
     pub head_stride: usize,
 }
 
-impl Cells<'_> {
+impl CacheCells<'_> {
     fn holds(&self, n_cells: usize, n_heads: usize) -> bool {
         let n_bytes = self.format.bytes(self.head_size);
         self.head_size.is_multiple_of(self.format.head_multiple())
-            && end([(n_cells, self.cell_stride), (n_heads, self.head_stride)], n_bytes) <= self.bytes.len()
+            && end_of([(n_cells, self.cell_stride), (n_heads, self.head_stride)], n_bytes) <= self.bytes.len()
     }
 }
 
 /// Returns the end of the last of some runs of `len`, given the number and the stride in each of two dimensions.
-fn end(dimensions: [(usize, usize); 2], len: usize) -> usize {
+fn end_of(dimensions: [(usize, usize); 2], len: usize) -> usize {
     dimensions.into_iter().fold(len, |end, (n, stride)| end.saturating_add((n - 1).saturating_mul(stride)))
 }
 
@@ -83,13 +83,13 @@ impl<'a> Mask<'a> {
     }
 
     pub(super) fn holds(&self, n_rows: usize, n_cells: usize) -> bool {
-        end([(n_rows, self.row_stride), (1, 0)], n_cells) <= self.values.len()
+        end_of([(n_rows, self.row_stride), (1, 0)], n_cells) <= self.values.len()
     }
 }
 
 /// Sizes of an attention. All are at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub struct AttentionShape {
     pub n_rows: usize,
     pub n_heads: usize,
     /// KV heads of a cell; each serves `n_heads / n_kv_heads` adjacent query heads.
@@ -99,7 +99,7 @@ pub struct Shape {
     pub value_size: usize,
 }
 
-impl Shape {
+impl AttentionShape {
     pub(super) fn heads_per_kv(&self) -> usize {
         self.n_heads / self.n_kv_heads
     }
@@ -117,10 +117,10 @@ pub struct MaskOrder<'a> {
 /// One attention: `softmax(scale · QKᵀ + mask)V` for each row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    pub shape: Shape,
+    pub shape: AttentionShape,
     pub queries: Queries<'a>,
-    pub keys: Cells<'a>,
-    pub values: Cells<'a>,
+    pub keys: CacheCells<'a>,
+    pub values: CacheCells<'a>,
     /// `None` if every row sees every cell.
     pub mask: Option<Mask<'a>>,
     /// Attention sinks: per query head a score that takes weight but has no value.
@@ -133,19 +133,19 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
-        let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
+    pub(super) fn check(&self, plan: &AttentionPlan, out: &AttentionOutput) {
+        let AttentionShape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
         assert_eq!(&self.shape, &plan.key().shape, "the plan was made for another shape");
         assert_eq!(self.keys.head_size, key_size, "the head size of the keys is not key_size");
         assert_eq!(self.values.head_size, value_size, "the head size of the values is not value_size");
         assert!(self.keys.holds(n_cells, n_kv_heads), "keys end before their last cell");
         assert!(self.values.holds(n_cells, n_kv_heads), "values end before their last cell");
-        let queries_end = end([(n_rows, self.queries.row_stride), (n_heads, self.queries.head_stride)], key_size);
+        let queries_end = end_of([(n_rows, self.queries.row_stride), (n_heads, self.queries.head_stride)], key_size);
         assert!(queries_end <= self.queries.values.len(), "queries end before their last row");
         assert_eq!(self.mask.is_some(), plan.key().is_masked, "the plan was made for another mask");
         assert!(self.mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         assert!(self.sinks.is_none_or(|sinks| sinks.len() >= n_heads), "there are fewer sinks than heads");
-        let results_end = end([(n_rows, out.row_stride), (n_heads, out.head_stride)], value_size);
+        let results_end = end_of([(n_rows, out.row_stride), (n_heads, out.head_stride)], value_size);
         assert!(results_end <= out.values.len(), "results end before their last row");
         let heads_are_disjoint = out.head_stride >= value_size || n_heads == 1;
         let rows_are_disjoint = out.row_stride >= (n_heads - 1) * out.head_stride + value_size || n_rows == 1;
@@ -168,7 +168,7 @@ impl Attention<'_> {
 /// Destination of results: `value_size` elements per row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionOutput<'a> {
-    pub values: &'a Shared<'a, f32>,
+    pub values: &'a SharedSlice<'a, f32>,
     pub row_stride: usize,
     pub head_stride: usize,
 }

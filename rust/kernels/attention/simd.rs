@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "indexed loops keep the sums in registers")]
 
-use super::Format;
+use super::CellFormat;
 use super::kernels::ValueBlock;
 use super::plan::SLOTS;
 use super::prefetch::CellPrefetch;
@@ -35,9 +35,9 @@ pub(super) trait Simd: Copy {
     /// `v` in lanes whose bit is set, negative infinity in the others.
     unsafe fn hide(v: Self::V, visible: u32) -> Self::V;
     /// Loads elements of a cell, from element `at` on, a multiple of the lanes.
-    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Self::V;
+    unsafe fn load_cell(format: CellFormat, cell: *const u8, at: usize) -> Self::V;
     /// Writes `size` elements of `LANES` cells transposed: element `d` of all cells goes to `to + d * stride`.
-    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize);
+    unsafe fn transpose(format: CellFormat, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize);
 
     primitives! {
         /// Returns the lanes, followed by zeros.
@@ -126,7 +126,11 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
 
 /// `out[m][j..] += weights[m][c] * values[c][j..]` for `M` rows and `N` vectors of a head, from element `at` on, cell by cell.
 #[inline(always)]
-pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(block: &ValueBlock, format: Format, at: usize) {
+pub(super) unsafe fn accumulate_values<S: Simd, const M: usize, const N: usize>(
+    block: &ValueBlock,
+    format: CellFormat,
+    at: usize,
+) {
     let ValueBlock { weights, cells, size, prefetch, out, .. } = *block;
     // SAFETY: the caller guarantees the cells, and `M` rows of weights and of results.
     unsafe {

@@ -22,15 +22,15 @@ pub(super) struct PositionBlock {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Stream {
+pub(super) struct RowStream {
     pub(super) rows: Range<usize>,
     pub(super) position_blocks: Range<usize>,
 }
 
 /// All streams of a decode. Streams that share cells are adjacent. The ranges above index its fields.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
-    pub(super) list: Vec<Stream>,
+pub(super) struct RowStreams {
+    pub(super) list: Vec<RowStream>,
     pub(super) rows: Vec<u32>,
     pub(super) entries: Vec<CellEntry>,
     pub(super) position_blocks: Vec<PositionBlock>,
@@ -45,7 +45,7 @@ pub(super) struct Streams {
 /// Reads 64 mask values and returns the bits of the visible ones and of the zeros.
 pub(super) type MaskReader = unsafe fn(*const u16) -> (u64, u64);
 
-impl Streams {
+impl RowStreams {
     /// `read_mask` must be for an instruction set that the processor supports.
     pub(super) fn rebuild(
         &mut self,
@@ -152,7 +152,7 @@ impl Streams {
         }
         let first_position_block = self.position_blocks.len();
         self.add_position_blocks(first);
-        self.list.push(Stream { rows, position_blocks: first_position_block..self.position_blocks.len() });
+        self.list.push(RowStream { rows, position_blocks: first_position_block..self.position_blocks.len() });
     }
 
     fn add_position_blocks(&mut self, mut first: usize) {
@@ -176,10 +176,10 @@ impl Streams {
             return;
         }
         let Self { list, entries, position_blocks, .. } = self;
-        let whole = |stream: &Stream| &position_blocks[stream.position_blocks.clone()];
-        let first_number = |stream: &Stream| whole(stream).first().map_or(0, |block| block.number);
+        let whole = |stream: &RowStream| &position_blocks[stream.position_blocks.clone()];
+        let first_number = |stream: &RowStream| whole(stream).first().map_or(0, |block| block.number);
         let newest_start = list.iter().map(first_number).max().unwrap_or(0);
-        let tail = |stream: &Stream| {
+        let tail = |stream: &RowStream| {
             let all = whole(stream);
             if newest_start == 0 { all } else { &all[all.partition_point(|block| block.number <= newest_start)..] }
         };
@@ -197,7 +197,7 @@ impl Streams {
     }
 
     /// Returns whether two streams share enough cells to form a group.
-    pub(super) fn share_cells(&self, a: &Stream, b: &Stream) -> bool {
+    pub(super) fn share_cells(&self, a: &RowStream, b: &RowStream) -> bool {
         const MIN_SHARED: usize = 16;
         let (a, b) = (&self.position_blocks[a.position_blocks.clone()], &self.position_blocks[b.position_blocks.clone()]);
         let mut others = b.iter().peekable();

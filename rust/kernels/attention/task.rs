@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::groups::Group;
-use super::units::Unit;
+use super::units::WorkUnit;
 
 #[derive(Clone, Copy)]
-pub(super) struct Task<'a> {
-    pub(super) unit: &'a Unit,
+pub(super) struct UnitTask<'a> {
+    pub(super) unit: &'a WorkUnit,
     /// The unit that this thread will probably take next.
-    pub(super) next_unit: Option<&'a Unit>,
+    pub(super) next_unit: Option<&'a WorkUnit>,
     pub(super) group: &'a Group,
     /// The current KV head, within the unit's.
     pub(super) kv_index: usize,
@@ -18,7 +18,7 @@ pub(super) struct Task<'a> {
     pub(super) n_queries: usize,
 }
 
-impl Task<'_> {
+impl UnitTask<'_> {
     pub(super) fn kv_head(&self) -> usize {
         self.unit.kv_heads.start + self.kv_index
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Shape;
+use super::AttentionShape;
 use super::groups::Groups;
 use super::plan::SLOTS;
 use super::simd::{MAX_LANES, SCORES_STRIDE};
@@ -20,8 +20,8 @@ const UNITS_PER_THREAD: usize = 4;
 const MIN_PRODUCTS: usize = 400_000;
 
 #[derive(Debug, Clone)]
-pub(super) struct Sizes {
-    shape: Shape,
+pub(super) struct AttentionSizes {
+    shape: AttentionShape,
     n_threads: usize,
     /// Parts into which the query heads of a KV head are divided, and the maximum heads of a part.
     n_parts: usize,
@@ -29,8 +29,8 @@ pub(super) struct Sizes {
     max_rows: usize,
 }
 
-impl Sizes {
-    pub(super) fn new(shape: &Shape, n_threads: usize) -> Self {
+impl AttentionSizes {
+    pub(super) fn new(shape: &AttentionShape, n_threads: usize) -> Self {
         let per_query = 4 * (SCORES_STRIDE + shape.key_size + 2 * shape.value_size);
         let max_queries = (WORKING_BYTES / per_query).max(MAX_LANES);
         let n_parts = shape.heads_per_kv().div_ceil(max_queries);
@@ -61,7 +61,7 @@ impl Sizes {
 
     /// Maximum KV heads that are processed together, if all groups together have `n_blocks` blocks.
     fn max_kv_heads_per_unit(&self, n_blocks: usize) -> usize {
-        let Shape { n_kv_heads, key_size, value_size, .. } = self.shape;
+        let AttentionShape { n_kv_heads, key_size, value_size, .. } = self.shape;
         if self.n_parts > 1 {
             return 1;
         }
@@ -69,16 +69,16 @@ impl Sizes {
         (MAX_HEAD_ELEMENTS / key_size.max(value_size)).min(enough).clamp(1, n_kv_heads)
     }
 
-    pub(super) fn area(&self) -> Area {
-        let Shape { key_size, value_size, .. } = self.shape;
+    pub(super) fn scratch_layout(&self) -> ScratchLayout {
+        let AttentionShape { key_size, value_size, .. } = self.shape;
         let n_queries = self.max_queries();
         let mut total = 0;
         let mut take = |n: usize, each: usize| {
             let offset = total;
             total += (n * each).next_multiple_of(MAX_LANES);
-            Part { offset, each }
+            ScratchRegion { offset, each }
         };
-        Area {
+        ScratchLayout {
             queries: take(n_queries, key_size),
             scores: take(n_queries, SCORES_STRIDE),
             block_sums: take(n_queries, value_size),
@@ -98,35 +98,35 @@ impl Sizes {
         }
         let n_blocks = self.shape.n_cells.div_ceil(SLOTS) + 1;
         let rows = self.shape.n_rows.saturating_mul(self.shape.n_heads);
-        let all = rows.saturating_mul(n_blocks).saturating_mul(self.per_query());
+        let all = rows.saturating_mul(n_blocks).saturating_mul(self.elements_per_query());
         all.min(self.n_threads * PARTIAL_BYTES / 4)
     }
 
     /// Elements of a query's partial result: sums and a softmax state.
-    pub(super) fn per_query(&self) -> usize {
+    pub(super) fn elements_per_query(&self) -> usize {
         self.shape.value_size + 2
     }
 }
 
 /// A part of a thread's working memory: its offset, and the length of each of its entries, in elements of 4 bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct ScratchRegion {
     pub(super) offset: usize,
     pub(super) each: usize,
 }
 
 /// Layout of a thread's working memory: the first six parts have an entry per query, then come cells and rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Area {
-    pub(super) queries: Part,
-    pub(super) scores: Part,
-    pub(super) block_sums: Part,
-    pub(super) sums: Part,
-    pub(super) block_softmax_states: Part,
-    pub(super) softmax_states: Part,
-    pub(super) keys: Part,
-    pub(super) values: Part,
-    pub(super) biases: Part,
+pub(super) struct ScratchLayout {
+    pub(super) queries: ScratchRegion,
+    pub(super) scores: ScratchRegion,
+    pub(super) block_sums: ScratchRegion,
+    pub(super) sums: ScratchRegion,
+    pub(super) block_softmax_states: ScratchRegion,
+    pub(super) softmax_states: ScratchRegion,
+    pub(super) keys: ScratchRegion,
+    pub(super) values: ScratchRegion,
+    pub(super) biases: ScratchRegion,
     pub(super) total: usize,
 }
 
@@ -134,14 +134,14 @@ pub(super) struct Area {
 pub(super) const PANEL_CELLS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub(super) struct Unit {
+pub(super) struct WorkUnit {
     pub(super) group: usize,
     /// KV heads. Several if there are few queries: cells are then read from memory, which is faster in long runs.
     pub(super) kv_heads: Range<usize>,
-    /// Of the query heads of each KV head.
+    /// Part of the query heads of each KV head.
     pub(super) part: usize,
     pub(super) blocks: Range<usize>,
-    /// Index into `Units::splits`, if the group's blocks are split over several units.
+    /// Index into `WorkUnits::splits`, if the group's blocks are split over several units.
     pub(super) split: Option<usize>,
 }
 
@@ -168,14 +168,14 @@ impl SplitReduction {
 
 /// All units of a decode, the most expensive first.
 #[derive(Debug, Default)]
-pub(super) struct Units {
-    pub(super) list: Vec<Unit>,
+pub(super) struct WorkUnits {
+    pub(super) list: Vec<WorkUnit>,
     pub(super) splits: Vec<SplitReduction>,
     costs: Vec<usize>,
 }
 
-impl Units {
-    pub(super) fn rebuild(&mut self, sizes: &Sizes, groups: &Groups) {
+impl WorkUnits {
+    pub(super) fn rebuild(&mut self, sizes: &AttentionSizes, groups: &Groups) {
         self.list.clear();
         self.splits.clear();
         let shape = &sizes.shape;
@@ -199,7 +199,7 @@ impl Units {
             let n_queries = group.rows.len() * sizes.heads_per_part;
             let n_kv_heads = max_kv_heads.min(sizes.max_queries() / n_queries).max(1);
             let cost = cost * n_kv_heads;
-            let per_result = n_queries * n_kv_heads * sizes.per_query();
+            let per_result = n_queries * n_kv_heads * sizes.elements_per_query();
             for kv_head in (0..shape.n_kv_heads).step_by(n_kv_heads) {
                 let kv_heads = kv_head..shape.n_kv_heads.min(kv_head + n_kv_heads);
                 for part in 0..sizes.n_parts {
@@ -209,7 +209,7 @@ impl Units {
                     if n_units > 1 && (n_results == 1 || n_results * per_result > free) {
                         n_units = 1;
                     }
-                    let unit = |blocks, split| Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, split };
+                    let unit = |blocks, split| WorkUnit { group: number, kv_heads: kv_heads.clone(), part, blocks, split };
                     if n_units == 1 {
                         self.list.push(unit(group.blocks.clone(), None));
                         continue;
@@ -230,7 +230,7 @@ impl Units {
             }
         }
         let costs = &self.costs;
-        let cost_of = |unit: &Unit| costs[unit.blocks.clone()].iter().sum::<usize>() * unit.kv_heads.len();
+        let cost_of = |unit: &WorkUnit| costs[unit.blocks.clone()].iter().sum::<usize>() * unit.kv_heads.len();
         self.list.sort_by_key(|unit| std::cmp::Reverse(cost_of(unit)));
     }
 }

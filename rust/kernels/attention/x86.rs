@@ -1,10 +1,10 @@
 //! The transposition of cells by vectors of 32-bit units, each of which holds one, two or four elements of a cell.
 
-use super::Format;
+use super::CellFormat;
 use super::simd::Simd;
 
 /// Integer operations on units, for processors that support the instruction set.
-pub(super) trait Units: Simd {
+pub(super) trait IntVectors: Simd {
     type Unit: Copy;
 
     unsafe fn and(unit: Self::Unit, mask: u32) -> Self::Unit;
@@ -15,33 +15,33 @@ pub(super) trait Units: Simd {
     unsafe fn convert(unit: Self::Unit) -> Self::V;
 }
 
-pub(super) const fn elements_per_unit(format: Format) -> usize {
+pub(super) const fn elements_per_unit(format: CellFormat) -> usize {
     match format {
-        Format::F32 => 1,
-        Format::F16 | Format::Bf16 => 2,
-        Format::Q8_0 => 4,
+        CellFormat::F32 => 1,
+        CellFormat::F16 | CellFormat::Bf16 => 2,
+        CellFormat::Q8_0 => 4,
     }
 }
 
 primitives! {
     /// Converts halves in the upper 16 bits of units whose lower 16 bits are zero.
-    spread_half<S: Units>(upper: S::Unit) -> S::V = {
+    spread_half<S: IntVectors>(upper: S::Unit) -> S::V = {
         // The sign keeps its bit, exponent and fraction shift by three; the factor corrects the exponent's bias.
         let moved = S::and(S::shift_right(upper, 3), 0x8fff_e000);
         S::mul(S::reinterpret(moved), S::splat(f32::from_bits((127 + 112) << 23)))
     };
 
-    pub(super) store_units<S: Units>(format: Format, unit: S::Unit, factors: S::V, to: *mut f32, stride: usize) = match format {
-        Format::F32 => S::store(to, S::reinterpret(unit)),
-        Format::F16 => {
+    pub(super) store_units<S: IntVectors>(format: CellFormat, unit: S::Unit, factors: S::V, to: *mut f32, stride: usize) = match format {
+        CellFormat::F32 => S::store(to, S::reinterpret(unit)),
+        CellFormat::F16 => {
             S::store(to, spread_half::<S>(S::shift_left(unit, 16)));
             S::store(to.add(stride), spread_half::<S>(S::and(unit, 0xffff_0000)));
         }
-        Format::Bf16 => {
+        CellFormat::Bf16 => {
             S::store(to, S::reinterpret(S::shift_left(unit, 16)));
             S::store(to.add(stride), S::reinterpret(S::and(unit, 0xffff_0000)));
         }
-        Format::Q8_0 => {
+        CellFormat::Q8_0 => {
             // Written out: closures would not be inlined.
             let bytes = [
                 S::shift_right(S::shift_left(unit, 24), 24),

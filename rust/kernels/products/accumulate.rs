@@ -30,7 +30,7 @@ pub(super) struct TileProduct {
 /// Adds the products of a span to the sums of `N` columns. Callers guarantee `L`, `product.n` readable units of form `F` in panel
 /// and tile, and for each column a readable vector in `before`, unless it is null, and a writable one in `after`.
 #[inline(always)]
-pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProduct) {
+pub(super) unsafe fn multiply_tile<L: Lanes, F: Form, const N: usize>(product: &TileProduct) {
     let mut prefetch = product.prefetch;
     // SAFETY: the caller guarantees the instruction set, the units and the sums; offsets stay inside a unit.
     unsafe {
@@ -54,10 +54,14 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(product: &TileProdu
     }
 }
 
-/// Like [`tile`], but unpacks blocks in registers: instead of the panel the packed blocks must be readable. `scratch`, which has
-/// room for a unit, receives the blocks' scales and minima.
+/// Like [`multiply_tile`], but unpacks blocks in registers: instead of the panel the packed blocks must be readable. `scratch`,
+/// which has room for a unit, receives the blocks' scales and minima.
 #[inline(always)]
-pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) {
+pub(super) unsafe fn multiply_packed<L: Lanes, U: Unpack, const N: usize>(
+    packed: &PackedPanel,
+    scratch: *mut u8,
+    product: &TileProduct,
+) {
     // SAFETY: the caller guarantees the instruction set, the blocks, the units and the sums.
     unsafe {
         let mut sums = sums_before::<L, N>(product);

@@ -5,10 +5,10 @@
 //! minima. A *tile* is up to [`MAX_COLUMNS`] rows of activations, whose sums stay in registers. Its units are contiguous, each
 //! with the bytes of its columns, their scales, and the values that offsets or minima need.
 
-/// Of a panel.
+/// Maximum rows of a panel.
 pub(super) const MAX_ROWS: usize = 32;
 
-/// Of a tile.
+/// Maximum columns of a tile.
 pub(super) const MAX_COLUMNS: usize = 8;
 
 /// Columns that can be multiplied with weights as they are unpacked, if there are no others.

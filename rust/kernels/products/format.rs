@@ -6,11 +6,11 @@ macro_rules! formats {
         /// A format of weights, named as in GGUF files.
         #[allow(missing_docs, reason = "GGUF defines them, and `unpack` describes their blocks")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Format {
+        pub enum WeightFormat {
             $($name,)*
         }
 
-        impl Format {
+        impl WeightFormat {
             /// Every format.
             pub const ALL: [Self; 16] = [$(Self::$name),*];
 
@@ -49,7 +49,7 @@ formats! {
     F32: 1, 4;
 }
 
-impl Format {
+impl WeightFormat {
     /// Returns the bytes of a row of `n_in` weights, a multiple of the block length.
     pub fn row_bytes(self, n_in: usize) -> usize {
         let n = self.block_len();

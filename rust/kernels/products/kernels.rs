@@ -2,7 +2,7 @@
 
 use super::accumulate::{self, TileProduct};
 use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
-use super::format::Format;
+use super::format::WeightFormat;
 use super::lanes::{self, Lanes};
 use super::plain::{self, FloatFormat, FloatTileProduct};
 use super::quantise::{self, ActivationSpan};
@@ -25,7 +25,7 @@ pub(super) enum ProductKernels {
     Plain(PlainTable),
 }
 
-/// By number of columns, starting with 1.
+/// Functions by number of columns, starting with 1.
 pub(super) type PlainTable = [unsafe fn(&FloatTileProduct); MAX_COLUMNS];
 
 pub(super) type PackedKernel = unsafe fn(&PackedPanel, *mut u8, &TileProduct);
@@ -48,7 +48,7 @@ pub(super) struct QuantisedTable {
 }
 
 impl ProductTable {
-    pub(super) fn of(level: Level, format: Format) -> Option<Self> {
+    pub(super) fn of(level: Level, format: WeightFormat) -> Option<Self> {
         match level {
             Level::Portable => Some(portable::of(format)),
             #[cfg(target_arch = "x86_64")]
@@ -73,11 +73,11 @@ macro_rules! level {
 
             compiled! {
                 $attribute
-                quantise<F: Form>(span: &ActivationSpan) = quantise::span::<$quantise, F>(span);
-                unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) = unpack::span::<$lanes, U>(packed, to);
-                tile<F: Form, const N: usize>(product: &TileProduct) = accumulate::tile::<$lanes, F, N>(product);
+                quantise<F: Form>(span: &ActivationSpan) = quantise::quantise_span::<$quantise, F>(span);
+                unpack<U: Unpack>(packed: &PackedPanel, to: *mut u8) = unpack::unpack_span::<$lanes, U>(packed, to);
+                tile<F: Form, const N: usize>(product: &TileProduct) = accumulate::multiply_tile::<$lanes, F, N>(product);
                 packed<U: Unpack, const N: usize>(packed: &PackedPanel, scratch: *mut u8, product: &TileProduct) =
-                    accumulate::packed::<$lanes, U, N>(packed, scratch, product);
+                    accumulate::multiply_packed::<$lanes, U, N>(packed, scratch, product);
                 plain<P: FloatFormat, const N: usize>(product: &FloatTileProduct) = plain::multiply::<$lanes, P, N>(product);
             }
 
@@ -119,24 +119,24 @@ macro_rules! level {
                 ProductKernels::Plain(by_columns!(plain, P))
             }
 
-            pub(super) fn of(format: Format) -> ProductTable {
+            pub(super) fn of(format: WeightFormat) -> ProductTable {
                 let kernels = match format {
-                    Format::Q8_0 => quantised::<unpack::Q8_0>(),
-                    Format::Q4_0 => quantised::<unpack::Q4_0>(),
-                    Format::Q4_1 => quantised::<unpack::Q4_1>(),
-                    Format::Q5_0 => quantised::<unpack::Q5_0>(),
-                    Format::Q5_1 => quantised::<unpack::Q5_1>(),
-                    Format::Iq4Nl => quantised::<unpack::Iq4Nl>(),
-                    Format::Mxfp4 => quantised::<unpack::Mxfp4>(),
-                    Format::Q2K => quantised::<unpack::Q2K>(),
-                    Format::Q3K => quantised::<unpack::Q3K>(),
-                    Format::Q4K => quantised::<unpack::Q4K>(),
-                    Format::Q5K => quantised::<unpack::Q5K>(),
-                    Format::Q6K => quantised::<unpack::Q6K>(),
-                    Format::Iq4Xs => quantised::<unpack::Iq4Xs>(),
-                    Format::F16 => floats::<plain::F16>(),
-                    Format::Bf16 => floats::<plain::Bf16>(),
-                    Format::F32 => floats::<plain::F32>(),
+                    WeightFormat::Q8_0 => quantised::<unpack::Q8_0>(),
+                    WeightFormat::Q4_0 => quantised::<unpack::Q4_0>(),
+                    WeightFormat::Q4_1 => quantised::<unpack::Q4_1>(),
+                    WeightFormat::Q5_0 => quantised::<unpack::Q5_0>(),
+                    WeightFormat::Q5_1 => quantised::<unpack::Q5_1>(),
+                    WeightFormat::Iq4Nl => quantised::<unpack::Iq4Nl>(),
+                    WeightFormat::Mxfp4 => quantised::<unpack::Mxfp4>(),
+                    WeightFormat::Q2K => quantised::<unpack::Q2K>(),
+                    WeightFormat::Q3K => quantised::<unpack::Q3K>(),
+                    WeightFormat::Q4K => quantised::<unpack::Q4K>(),
+                    WeightFormat::Q5K => quantised::<unpack::Q5K>(),
+                    WeightFormat::Q6K => quantised::<unpack::Q6K>(),
+                    WeightFormat::Iq4Xs => quantised::<unpack::Iq4Xs>(),
+                    WeightFormat::F16 => floats::<plain::F16>(),
+                    WeightFormat::Bf16 => floats::<plain::Bf16>(),
+                    WeightFormat::F32 => floats::<plain::F32>(),
                 };
                 ProductTable { rows: <$lanes>::ROWS, columns: <$lanes>::COLUMNS, kernels }
             }

@@ -1,6 +1,6 @@
 //! Quantised or floating-point weights times rows of activations.
 //!
-//! [`multiply`] corresponds to ggml's `MUL_MAT`, [`multiply_by_expert`] to `MUL_MAT_ID`: weights of any [`Format`] in their
+//! [`multiply`] corresponds to ggml's `MUL_MAT`, [`multiply_by_expert`] to `MUL_MAT_ID`: weights of any [`WeightFormat`] in their
 //! on-disk layout, times one to several hundred rows of activations.
 //!
 //! 1. The threads quantise the activations to bytes, exactly as llama.cpp does on x86 for that format, and arrange them as
@@ -40,6 +40,6 @@ mod quantise;
 mod tests;
 mod unpack;
 
-pub use format::Format;
+pub use format::WeightFormat;
 pub use multiply::{covers, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert};
 pub use operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};

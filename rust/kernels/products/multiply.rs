@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::accumulate::TileProduct;
 use super::form::{MAX_COLUMNS, SPAN};
-use super::format::Format;
+use super::format::WeightFormat;
 use super::kernels::{PlainTable, ProductKernels, ProductTable, QuantisedTable};
 use super::operands::{ExpertChoices, Experts, ProductOutput, Rows, Weights};
 use super::plain::FloatTileProduct;
-use super::plan::{Chunk, Layout, Plan, ProductSize};
+use super::plan::{Chunk, ChunkPlan, ProductSize, ScratchLayout};
 use super::prefetch::{BytePrefetch, prefetch_start};
 use super::quantise::ActivationSpan;
 use super::unpack::PackedPanel;
-use crate::kernels::{Level, Shared, Team};
+use crate::kernels::{Level, SharedSlice, Team};
 
 /// Returns whether there is a kernel for weights of this format and size.
-pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
+pub fn covers(level: Level, format: WeightFormat, n_in: usize, n_out: usize) -> bool {
     ProductTable::of(level, format).is_some()
         && level.is_available()
         && n_in > 0
@@ -25,7 +25,7 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
 }
 
 /// Returns the scratch memory of [`multiply`] in bytes. It needs neither alignment nor initialisation.
-pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
+pub fn scratch_bytes(level: Level, format: WeightFormat, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
     bytes_for(level, format, &ProductSize { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads })
 }
 
@@ -34,8 +34,8 @@ pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, 
     bytes_for(level, weights.weights.format, &size_by_expert(weights, n_pairs, n_threads))
 }
 
-fn bytes_for(level: Level, format: Format, size: &ProductSize) -> usize {
-    ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, size).bytes(size.n_threads))
+fn bytes_for(level: Level, format: WeightFormat, size: &ProductSize) -> usize {
+    ProductTable::of(level, format).map_or(0, |kernels| ScratchLayout::of(&kernels, size).bytes(size.n_threads))
 }
 
 fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> ProductSize {
@@ -45,7 +45,7 @@ fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Produc
 }
 
 /// Multiplies each row of activations with all rows of weights. Results are complete when all threads have returned.
-pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &Shared<u8>, team: &dyn Team) {
+pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &SharedSlice<u8>, team: &dyn Team) {
     let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
     weights.check();
     let Weights { n_in, n_out, .. } = *weights;
@@ -62,7 +62,7 @@ pub fn multiply_by_expert(
     choices: &ExpertChoices,
     rows: &Rows,
     out: &ProductOutput,
-    scratch: &Shared<u8>,
+    scratch: &SharedSlice<u8>,
     team: &dyn Team,
 ) {
     weights.check();
@@ -116,7 +116,7 @@ fn sort_by_expert(choices: &ExpertChoices, starts: &mut [u32], order: &mut [u32]
 struct Product<'a> {
     kernels: ProductTable,
     size: ProductSize,
-    layout: Layout,
+    layout: ScratchLayout,
     weights: Weights<'a>,
     group_stride: usize,
     rows: Rows<'a>,
@@ -133,7 +133,7 @@ impl<'a> Product<'a> {
         weights: &Weights<'a>,
         rows: &Rows<'a>,
         out: &ProductOutput,
-        scratch: &Shared<u8>,
+        scratch: &SharedSlice<u8>,
         size: &ProductSize,
         team: &'a dyn Team,
     ) -> Option<Self> {
@@ -142,7 +142,7 @@ impl<'a> Product<'a> {
         let kernels = ProductTable::of(level, weights.format).expect("it is covered");
         rows.check(weights.n_in);
         out.check(size.n_columns, weights.n_out);
-        let layout = Layout::of(&kernels, size);
+        let layout = ScratchLayout::of(&kernels, size);
         let needed = layout.bytes(team.size());
         assert!(scratch.len() >= needed, "the scratch memory must have {needed} bytes, not {}", scratch.len());
         (size.n_columns > 0).then(|| Self {
@@ -154,7 +154,7 @@ impl<'a> Product<'a> {
             rows: *rows,
             out: out.values.as_mut_ptr(),
             out_stride: out.row_stride,
-            scratch: Layout::align(scratch.as_mut_ptr()),
+            scratch: ScratchLayout::align(scratch.as_mut_ptr()),
             team,
         })
     }
@@ -171,7 +171,7 @@ impl<'a> Product<'a> {
         if team.index() == 0 {
             counter.store(team.size(), Ordering::Relaxed);
         }
-        let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
+        let mut plan = ChunkPlan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
         let mut chunk = plan.chunk(team.index());
         if let ProductKernels::Quantised(quantised) = &self.kernels.kernels {
             // Memory is idle while activations are quantised and threads synchronise.
@@ -198,11 +198,11 @@ impl<'a> Product<'a> {
 
     fn tile(&self, quantised: &QuantisedTable, first_column: usize) -> *mut u8 {
         let n_units = self.size.n_in / quantised.unit_len;
-        self.scratch.wrapping_add(Layout::ACTIVATIONS + first_column * n_units * quantised.column_bytes)
+        self.scratch.wrapping_add(ScratchLayout::ACTIVATIONS + first_column * n_units * quantised.column_bytes)
     }
 
-    fn quantise(&self, quantised: &QuantisedTable, plan: &Plan, row: impl Fn(usize) -> usize) {
-        let Plan { starts, .. } = *plan;
+    fn quantise(&self, quantised: &QuantisedTable, plan: &ChunkPlan, row: impl Fn(usize) -> usize) {
+        let ChunkPlan { starts, .. } = *plan;
         let (index, n_threads) = (self.team.index(), self.team.size());
         let n_units = self.size.n_in / quantised.unit_len;
         let total = self.size.n_columns * n_units;

@@ -4,17 +4,17 @@
 
 use std::fmt;
 
-use super::format::Format;
-use crate::kernels::Shared;
+use super::format::WeightFormat;
+use crate::kernels::SharedSlice;
 
 /// A matrix of weights in its on-disk layout: one row per output.
 #[derive(Debug, Clone, Copy)]
 pub struct Weights<'a> {
     pub bytes: &'a [u8],
-    pub format: Format,
+    pub format: WeightFormat,
     /// Weights per row.
     pub n_in: usize,
-    /// Rows.
+    /// Rows, one per output.
     pub n_out: usize,
     /// In bytes.
     pub row_stride: usize,
@@ -37,7 +37,7 @@ pub struct ExpertChoices<'a> {
     pub n_tokens: usize,
     /// Experts per token.
     pub n_used: usize,
-    /// Between tokens.
+    /// Stride between tokens.
     pub stride: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct Rows<'a> {
 /// Destination of the products: a row of `n_out` values per row of activations.
 #[derive(Debug, Clone, Copy)]
 pub struct ProductOutput<'a> {
-    pub values: &'a Shared<'a, f32>,
+    pub values: &'a SharedSlice<'a, f32>,
     pub row_stride: usize,
 }
 

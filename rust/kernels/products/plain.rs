@@ -42,7 +42,7 @@ formats! {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FloatTileProduct {
     pub(super) weights: *const u8,
-    /// Of the weights, in bytes.
+    /// Stride of the weights, in bytes.
     pub(super) stride: usize,
     pub(super) n_rows: usize,
     pub(super) n_in: usize,

@@ -45,7 +45,7 @@ impl Tiles {
 
 /// Offsets in the scratch memory, in bytes from its first cache line.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Layout {
+pub(super) struct ScratchLayout {
     /// The first thread's own memory.
     first_thread: usize,
     thread_bytes: usize,
@@ -59,7 +59,7 @@ pub(super) struct Layout {
     pub(super) max_columns: usize,
 }
 
-impl Layout {
+impl ScratchLayout {
     /// The tiles, after the cache line of the chunk counter.
     pub(super) const ACTIVATIONS: usize = LINE;
 
@@ -113,7 +113,7 @@ pub(super) struct Chunk {
 
 /// The chunks of a product. Chunks depend on the number of threads; results do not.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan<'a> {
+pub(super) struct ChunkPlan<'a> {
     /// First column of each matrix, and the end of the last.
     pub(super) starts: &'a [u32],
     widest: usize,
@@ -127,7 +127,7 @@ pub(super) struct Plan<'a> {
     n_passed: usize,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ChunkPlan<'a> {
     pub(super) fn of(kernels: &ProductTable, size: &ProductSize, max_columns: usize, starts: &'a [u32]) -> Self {
         let n_panels = size.n_out.div_ceil(kernels.rows);
         let widest = kernels.columns;

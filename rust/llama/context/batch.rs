@@ -3,11 +3,11 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan, Row};
-use crate::llama::context::sequence::Sequence;
+use crate::llama::context::sequence::KvSequence;
 use crate::request::Token;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct BatchBounds {
     pub(crate) n_vocab: usize,
     pub(crate) n_rows: usize,
     pub(crate) n_outputs: usize,
@@ -53,7 +53,7 @@ impl RowArrays {
 }
 
 pub(crate) struct Batch {
-    bounds: Bounds,
+    bounds: BatchBounds,
     order: Vec<usize>,
     /// The index in llama.cpp's batch of each row of the plan.
     batch_indices: Vec<usize>,
@@ -63,7 +63,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: BatchBounds) -> Self {
         Self {
             bounds,
             order: Vec::new(),
@@ -75,7 +75,7 @@ impl Batch {
     }
 
     /// Takes the token rows of `plan`. After an error, which names the first row that breaks a rule, the batch is empty.
-    pub(crate) fn fill(&mut self, plan: &Plan, sequences: &[Sequence]) -> Result<(), DecodeError> {
+    pub(crate) fn fill(&mut self, plan: &Plan, sequences: &[KvSequence]) -> Result<(), DecodeError> {
         self.clear();
         let result = self.try_fill(plan, sequences);
         if result.is_err() {
@@ -84,8 +84,8 @@ impl Batch {
         result.map_err(|reason| DecodeError { reason: format!("invalid plan: {reason}") })
     }
 
-    fn try_fill(&mut self, plan: &Plan, sequences: &[Sequence]) -> Result<(), String> {
-        let Bounds { n_vocab, n_rows, n_outputs, is_by_id } = self.bounds;
+    fn try_fill(&mut self, plan: &Plan, sequences: &[KvSequence]) -> Result<(), String> {
+        let BatchBounds { n_vocab, n_rows, n_outputs, is_by_id } = self.bounds;
         if plan.rows.is_empty() {
             return Err("it has no rows".to_owned());
         }
@@ -174,11 +174,11 @@ pub(crate) fn rows_of(sequence: KvSeqId, position: u32, tokens: &[Token]) -> Pla
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_rows: 4, n_outputs: 1, is_by_id: false };
+    const BOUNDS: BatchBounds = BatchBounds { n_vocab: 10, n_rows: 4, n_outputs: 1, is_by_id: false };
 
     /// The first has three tokens, the second none.
-    fn sequences() -> [Sequence; 2] {
-        [3, 0].map(|len| Sequence { len, ..Sequence::default() })
+    fn sequences() -> [KvSequence; 2] {
+        [3, 0].map(|len| KvSequence { len, ..KvSequence::default() })
     }
 
     fn refusal(plan: &Plan) -> String {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_recurrent_memory_gets_rows_sorted_by_sequence_id() {
-        let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
+        let mut batch = Batch::new(BatchBounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
         let rows = [rows_of(KvSeqId(1), 0, &[7, 8]).rows, rows_of(KvSeqId(0), 3, &[1, 2]).rows].concat();
         batch.fill(&Plan { rows, ..Plan::default() }, &sequences()).expect("the plan is valid");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));

@@ -28,8 +28,8 @@ struct Gpu {
     index: usize,
 }
 
-/// `None` for `n_layers` means all; `on_host` bytes are free for layers on no GPU. `n_free` is called only for participating GPUs:
-/// the query may allocate memory on a card.
+/// Free bytes for cells. `None` for `n_layers` means all; `on_host` bytes are free for layers on no GPU. `n_free` is called only
+/// for participating GPUs: the query may allocate memory on a card.
 fn free_among(gpus: &[Gpu], placement: &Placement, n_layers: Option<u32>, n_free: impl Fn(&Gpu) -> u64, on_host: u64) -> u64 {
     if n_layers == Some(0) {
         return on_host;
@@ -80,7 +80,7 @@ fn available_bytes() -> Option<u64> {
     Some(control_groups().iter().filter_map(|folder| free_in_group(folder)).fold(on_machine, u64::min))
 }
 
-/// `u64::MAX` on systems other than Linux.
+/// Total memory of the machine or of the control group; `u64::MAX` on systems other than Linux.
 pub(crate) fn machine_bytes() -> u64 {
     let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
         return u64::MAX;

@@ -1,6 +1,7 @@
 //! llama.cpp's context: decode, fork, truncate, drop, save and restore.
 
 pub(super) mod batch;
+pub(super) mod byte_reader;
 mod decode_threads;
 mod grouping;
 pub(super) mod kv_size;
@@ -10,7 +11,6 @@ pub(super) mod params;
 pub(super) mod positions;
 pub(super) mod prefix_file;
 pub(super) mod raw_context;
-pub(super) mod reader;
 pub(super) mod saved_state;
 pub(super) mod sequence;
 pub(super) mod state;

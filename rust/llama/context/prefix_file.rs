@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::{KvType, Named, ResolvedConfig};
 use crate::error::Error;
-use crate::llama::context::{kv_size::ggml_type, reader::Reader};
+use crate::llama::context::{byte_reader::ByteReader, kv_size::ggml_type};
 use crate::llama::model::identity::{Identity, with_change};
 use crate::llama::{Adapter, Model};
 use crate::request::{SavedPiece, SavedPrefix, Token};
@@ -81,7 +81,7 @@ impl PrefixFiles {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path must end with a file name")));
         }
         let identity = self.identity()?;
-        let adapters = if prefix.adapters.is_empty() { Vec::new() } else { self.adapters()? };
+        let adapters = if prefix.adapters.is_empty() { Vec::new() } else { self.adapter_identities()? };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         remove_stale(folder);
         let partial = partial_path(path);
@@ -96,19 +96,20 @@ impl PrefixFiles {
         Ok(n_bytes)
     }
 
-    /// Also returns the number of bytes read. Temporarily needs twice the file's size in memory.
+    /// Reads a file; also returns the number of bytes read. Temporarily needs twice the file's size in memory.
     pub fn read(&self, path: &Path) -> Result<(SavedPrefix, u64), PrefixFileError> {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let version = Reader(&bytes[MAGIC.len()..]).u32().expect("the length was checked");
-        let adapters = if version == VERSION { Vec::new() } else { self.adapters()? };
+        let version = ByteReader(&bytes[MAGIC.len()..]).u32().expect("the length was checked");
+        let adapters = if version == VERSION { Vec::new() } else { self.adapter_identities()? };
         let parsed = self.parse(&bytes[START_BYTES..bytes.len() - CHECKSUM_BYTES], version, &identity, &adapters);
         let prefix = parsed.map_err(refuse)?;
         Ok((prefix, bytes.len() as u64))
     }
 
-    /// Twice an estimate, and 64 MiB. No memory is allocated for longer files, which were not written here.
+    /// Maximum size of a file: twice an estimate, and 64 MiB. No memory is allocated for longer files, which were not written
+    /// here.
     fn max_bytes(&self) -> u64 {
         let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
         // llama.cpp does not report the size of a state. It has fewer bytes than the weights that compute it.
@@ -123,7 +124,7 @@ impl PrefixFiles {
         Ok(with_change(identity, &self.positions))
     }
 
-    fn adapters(&self) -> Result<Vec<Identity>, PrefixFileError> {
+    fn adapter_identities(&self) -> Result<Vec<Identity>, PrefixFileError> {
         let identity = |adapter: &Adapter| {
             adapter.identity().map_err(|source| PrefixFileError::Model { path: adapter.path.clone(), source })
         };
@@ -131,7 +132,7 @@ impl PrefixFiles {
     }
 
     fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<u64> {
-        let header = self.header(prefix, identity, adapters)?;
+        let header = self.build_header(prefix, identity, adapters)?;
         let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
         let mut hasher = blake3::Hasher::new();
         let mut n_bytes = CHECKSUM_BYTES as u64;
@@ -145,7 +146,7 @@ impl PrefixFiles {
         Ok(n_bytes)
     }
 
-    fn header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
+    fn build_header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
         let logits = prefix.logits.as_deref().unwrap_or_default();
         let number = |n: usize| {
             let too_many = || format!("the prefix has {n} items of one kind; the format supports fewer than 2³²");
@@ -187,7 +188,7 @@ impl PrefixFiles {
 
     /// Validates everything: the checksum does not prove that we wrote the bytes. `loaded`: the loaded adapters, from version 2 on.
     fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
-        let mut reader = Reader(bytes);
+        let mut reader = ByteReader(bytes);
         if reader.take(32).ok_or(TOO_SHORT)? != identity {
             // Clients of a server read this: include the file's name, but not its folder.
             let name = self.model.path().file_name().unwrap_or_default().display();
@@ -212,7 +213,7 @@ impl PrefixFiles {
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
             return Err(format!("token {token} is not in the vocabulary ({n_vocab} tokens)"));
         }
-        let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(Reader).ok_or(TOO_SHORT)?;
+        let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(ByteReader).ok_or(TOO_SHORT)?;
         let logits: Vec<f32> = read_numbers(&mut reader, n_logits).ok_or(TOO_SHORT)?.map(f32::from_le_bytes).collect();
         if ![0, n_vocab].contains(&n_logits) {
             return Err(format!("it has {n_logits} logits, but the vocabulary has {n_vocab} tokens"));
@@ -229,7 +230,7 @@ impl PrefixFiles {
     }
 }
 
-fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
+fn read_adapters(reader: &mut ByteReader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
     let n = reader.size().ok_or(TOO_SHORT)?;
     let mut adapters = Vec::new();
     for _ in 0..n {
@@ -245,7 +246,7 @@ fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f
     Ok(adapters)
 }
 
-fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Result<Vec<SavedPiece>, String> {
+fn read_states(mut table: ByteReader, n_states: usize, reader: &mut ByteReader) -> Result<Vec<SavedPiece>, String> {
     let mut states = Vec::with_capacity(n_states);
     let mut end = 0;
     for _ in 0..n_states {
@@ -261,10 +262,10 @@ fn read_states(mut table: Reader, n_states: usize, reader: &mut Reader) -> Resul
 }
 
 /// Describes the format of a foreign file. llama.cpp writes its magic numbers as 32-bit integers.
-fn other_format(start: &[u8; START_BYTES]) -> String {
+fn describe_other_format(start: &[u8; START_BYTES]) -> String {
     const SEQUENCE: u32 = u32::from_be_bytes(*b"ggsq");
     const SESSION: u32 = u32::from_be_bytes(*b"ggsn");
-    let mut reader = Reader(start);
+    let mut reader = ByteReader(start);
     let (magic, version) = (reader.u32().unwrap_or_default(), reader.u32().unwrap_or_default());
     let (what, writer) = match magic {
         SEQUENCE => ("a slot file of llama-server", "POST /slots/ID?action=save"),
@@ -290,9 +291,9 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
         return refuse(format!("it has {} bytes, too few for a saved prefix", metadata.len()));
     }
     file.read_exact(&mut start).map_err(failed)?;
-    let mut reader = Reader(&start);
+    let mut reader = ByteReader(&start);
     if reader.array() != Some(MAGIC) {
-        return refuse(other_format(&start));
+        return refuse(describe_other_format(&start));
     }
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
     if ![VERSION, VERSION_ADAPTED, VERSION_ACTIVATED].contains(&version) {
@@ -381,7 +382,7 @@ fn format_name(number: u32) -> String {
 
 const TOO_SHORT: &str = "its sizes exceed its length";
 
-fn read_numbers<'a>(reader: &mut Reader<'a>, n: usize) -> Option<impl Iterator<Item = [u8; 4]> + use<'a>> {
+fn read_numbers<'a>(reader: &mut ByteReader<'a>, n: usize) -> Option<impl Iterator<Item = [u8; 4]> + use<'a>> {
     let bytes = reader.take(n.checked_mul(4)?)?;
     Some(bytes.chunks_exact(4).map(|four| four.try_into().expect("chunks of four")))
 }

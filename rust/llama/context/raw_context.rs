@@ -7,8 +7,8 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::EnabledKernels;
 use crate::engine::runner::{AdapterSet, DecodeError, KvSeqId, MediaRows, MemoryKind, Plan, StateError};
-use crate::llama::context::batch::{Batch, Bounds};
-use crate::llama::context::{params::reason_of, positions::Positions, sequence::Sequence};
+use crate::llama::context::batch::{Batch, BatchBounds};
+use crate::llama::context::{params::reason_of, positions::Positions, sequence::KvSequence};
 use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
@@ -24,7 +24,7 @@ pub(crate) struct RawContext {
     active_adapters: AdapterSet,
     enabled_kernels: EnabledKernels,
     n_ctx: u32,
-    sequences: Vec<Sequence>,
+    sequences: Vec<KvSequence>,
     batch: Batch,
     media: MediaBatch,
 }
@@ -47,14 +47,14 @@ impl RawContext {
             active_adapters: AdapterSet::default(),
             enabled_kernels,
             n_ctx: params.n_ctx,
-            sequences: vec![Sequence::default(); params.n_seq_max as usize],
-            batch: Batch::new(Bounds {
+            sequences: vec![KvSequence::default(); params.n_seq_max as usize],
+            batch: Batch::new(BatchBounds {
                 n_vocab: model.n_vocab(),
                 n_rows,
                 n_outputs: params.n_outputs_max as usize,
                 is_by_id: model.is_recurrent(),
             }),
-            media: MediaBatch::new(media_batch::Bounds {
+            media: MediaBatch::new(media_batch::BatchBounds {
                 n_rows,
                 n_embd: model.n_embd_in(),
                 n_positions: model.n_positions(),
@@ -67,13 +67,14 @@ impl RawContext {
         self.pointer.0.as_ptr()
     }
 
-    /// Null for an encoder without cells, which llama.cpp's functions of a memory accept.
+    /// Returns the memory; null for an encoder without cells, which llama.cpp's functions of a memory accept.
     pub(crate) fn memory(&self) -> sys::llama_memory_t {
         // SAFETY: the context is alive.
         unsafe { sys::llama_get_memory(self.as_ptr()) }
     }
 
-    /// For the following decodes. llama.cpp rebuilds its graphs when adapters change. After an error, nothing has changed.
+    /// Selects the adapters of the next decodes. llama.cpp rebuilds its graphs when they change. After an error, nothing has
+    /// changed.
     pub(crate) fn use_adapters(&mut self, adapter_set: &AdapterSet) -> Result<(), DecodeError> {
         if self.active_adapters == *adapter_set {
             return Ok(());
@@ -126,7 +127,7 @@ impl RawContext {
         Ok(())
     }
 
-    /// One decode per medium with non-causal attention, one for all others.
+    /// Computes media: one decode per medium with non-causal attention, one for all others.
     pub(crate) fn decode_media(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         let (non_causal, others): (Vec<_>, Vec<_>) = plan.media.iter().cloned().partition(|rows| rows.media.sees_ahead());
         for media in non_causal {
@@ -167,7 +168,7 @@ impl RawContext {
 
     /// Calls `run` with the enabled kernels, and waits for its result. The error is llama.cpp's code with its error lines.
     fn run(&self, hints: Option<DecodeHints>, run: impl FnOnce() -> i32) -> Result<(), (i32, Vec<String>)> {
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.enabled_kernels, hints, run));
+        let (code, errors) = logging::errors_during(|| kernels::with_kernels(self.enabled_kernels, hints, run));
         if code != 0 {
             return Err((code, errors));
         }
@@ -246,7 +247,7 @@ impl RawContext {
 
     /// Returns false and removes nothing if the memory cannot do so, such as inside an image with two-dimensional positions.
     pub(crate) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
-        let Sequence { len, positions, .. } = self.sequence(id);
+        let KvSequence { len, positions, .. } = self.sequence(id);
         if n_kept >= *len {
             self.sequence_mut(id).positions.truncate(n_kept);
             return true;
@@ -265,7 +266,7 @@ impl RawContext {
     pub(crate) fn clear(&mut self) {
         // SAFETY: the memory is alive or null. The cells' bytes may stay: no sequence owns them.
         unsafe { sys::llama_memory_clear(self.memory(), false) };
-        self.sequences.fill(Sequence::default());
+        self.sequences.fill(KvSequence::default());
         self.batch.clear();
     }
 
@@ -343,11 +344,11 @@ impl RawContext {
         sys::llama_seq_id::from(id)
     }
 
-    fn sequence(&self, KvSeqId(id): KvSeqId) -> &Sequence {
+    fn sequence(&self, KvSeqId(id): KvSeqId) -> &KvSequence {
         &self.sequences[usize::from(id)]
     }
 
-    pub(crate) fn sequence_mut(&mut self, KvSeqId(id): KvSeqId) -> &mut Sequence {
+    pub(crate) fn sequence_mut(&mut self, KvSeqId(id): KvSeqId) -> &mut KvSequence {
         &mut self.sequences[usize::from(id)]
     }
 }

@@ -3,7 +3,7 @@
 use crate::llama::context::positions::Positions;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sequence {
+pub(crate) struct KvSequence {
     pub(crate) len: u32,
     /// First position from which the sliding-window cache has no hole: reloaded states contain only the end of their window, and
     /// llama.cpp does not report holes. 0 without a window.
@@ -11,7 +11,7 @@ pub(crate) struct Sequence {
     pub(crate) positions: Positions,
 }
 
-impl Sequence {
+impl KvSequence {
     pub(crate) fn truncate(&mut self, len: u32) {
         self.len = len;
         self.positions.truncate(len);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::engine::runner::{ForkRule, KvSeqId, MemoryKind, RelocateError, StateError};
 use crate::llama::LlamaRunner;
-use crate::llama::context::saved_state::{CheckedState, Layout, SavedPositions};
+use crate::llama::context::saved_state::{CheckedState, SavedPositions, StateLayout};
 
 impl LlamaRunner {
     pub(crate) fn save_state(&mut self, id: KvSeqId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
@@ -169,7 +169,7 @@ impl LlamaRunner {
         result.map_err(RelocateError::Lost)
     }
 
-    fn layout(&self) -> Result<&Layout, StateError> {
+    fn layout(&self) -> Result<&StateLayout, StateError> {
         let refusal = || format!("cannot save the memory of {} models: its format is not supported", self.model.architecture());
         self.layout.as_ref().ok_or_else(|| StateError::Refused(refusal()))
     }

@@ -28,12 +28,12 @@ pub(crate) struct EmbeddingContext {
     raw: RawContext,
     shape: EmbedderShape,
     computes_mean: bool,
-    /// The rounding of its attention would depend on other texts.
+    /// True if a batch has only one text: the rounding of its attention would depend on others.
     is_single_text: bool,
     prefix_cache: Option<PrefixCache>,
     memory_kind: MemoryKind,
     adapters: DefaultAdapters,
-    /// llama.cpp keeps buffers for as many rows.
+    /// Maximum rows of a decode so far: llama.cpp keeps buffers for as many.
     n_rows_max: usize,
     _pool: ThreadPool,
     _affinity: AffinityGuard,
@@ -58,7 +58,7 @@ impl EmbeddingContext {
 
     fn leaves_attention(&mut self) -> error::Result<bool> {
         let token = self.raw.model.bos_token().unwrap_or(0);
-        let (computed, counted) = kernels::counting(|| self.compute(&[(KvSeqId(0), &[token, token])]));
+        let (computed, counted) = kernels::count_operations(|| self.compute(&[(KvSeqId(0), &[token, token])]));
         computed.map_err(|reason| Error::Decode { reason })?;
         self.clear();
         Ok(counted.n_attentions_left > 0)

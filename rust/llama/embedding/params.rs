@@ -49,7 +49,8 @@ pub(super) fn params(
     params
 }
 
-/// llama.cpp would sum over all rows of a batch, so that rounding depends on the other texts.
+/// Returns whether the mean is computed here: llama.cpp would sum over all rows of a batch, so that rounding depends on the other
+/// texts.
 pub(super) fn computes_mean(model: &Model, shape: &EmbedderShape) -> bool {
     shape.pooling == Pooling::Mean && !model.has_dense_layers
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Powers of 2 of the number of rows.
+/// Number of size classes: powers of 2 of the number of rows.
 const N_CLASSES: usize = 10;
 
 const WEIGHT: f64 = 8.0;

@@ -8,7 +8,7 @@ use llama_cpp_sys_2 as sys;
 pub(crate) struct Device(sys::ggml_backend_dev_t);
 
 impl Device {
-    /// The backend must have been started.
+    /// Returns all devices. The backend must have been started.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         // SAFETY: a started backend's devices are registered.
         unsafe { (0..sys::ggml_backend_dev_count()).map(|i| Self(sys::ggml_backend_dev_get(i))) }

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use llama_cpp_sys_2 as sys;
 
 use crate::kernels::Team;
-use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape};
+use crate::kernels::attention::{
+    self, Attention, AttentionOutput, AttentionPlan, AttentionShape, CacheCells, CellFormat, Mask, MaskOrder, Queries,
+};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
 use crate::llama::kernels::{DecodeHints, GgmlTeam, NEXT_DECODE, level};
 
@@ -16,13 +18,13 @@ const MAX_PLANS: usize = 4;
 struct PlanSource {
     /// Address of the mask, 0 without one.
     mask: usize,
-    shape: Shape,
+    shape: AttentionShape,
     n_threads: usize,
 }
 
 struct CachedPlan {
     source: Option<PlanSource>,
-    plan: Box<Plan>,
+    plan: Box<AttentionPlan>,
 }
 
 #[derive(Default)]
@@ -44,7 +46,7 @@ pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<u
     Some(HEADER + attention::scratch_bytes(&shape(op)?, n_threads))
 }
 
-pub(super) fn covers(shape: &Shape, keys: sys::ggml_type, values: sys::ggml_type) -> bool {
+pub(super) fn covers(shape: &AttentionShape, keys: sys::ggml_type, values: sys::ggml_type) -> bool {
     format(keys).zip(format(values)).is_some_and(|(keys, values)| attention::covers(level(), keys, values, shape))
 }
 
@@ -56,11 +58,11 @@ pub(super) fn compute(op: &sys::ggml_tensor, team: &GgmlTeam) -> bool {
     if team.index() == 0 {
         let plan = PLAN_CACHE.with_borrow_mut(|cache| std::ptr::from_ref(cache.plan(&attention, team.size())));
         // SAFETY: the header belongs to this operation, and the other threads read it only after the barrier.
-        unsafe { header.cast::<*const Plan>().write_unaligned(plan) };
+        unsafe { header.cast::<*const AttentionPlan>().write_unaligned(plan) };
     }
     team.wait();
     // SAFETY: written before the barrier; plans are boxed, and are rebuilt only for the next graph.
-    let plan = unsafe { &*header.cast::<*const Plan>().read_unaligned() };
+    let plan = unsafe { &*header.cast::<*const AttentionPlan>().read_unaligned() };
     // SAFETY: ggml gives an operation's result its own memory, and it is contiguous.
     let values = unsafe { tensor::result(op) };
     let out = AttentionOutput { values: &values, row_stride: shape.n_heads * shape.value_size, head_stride: shape.value_size };
@@ -70,7 +72,7 @@ pub(super) fn compute(op: &sys::ggml_tensor, team: &GgmlTeam) -> bool {
 
 impl PlanCache {
     /// Returns the plan of the operation's mask. The first operation of a graph with that mask builds it.
-    fn plan(&mut self, attention: &Attention<'_>, n_threads: usize) -> &Plan {
+    fn plan(&mut self, attention: &Attention<'_>, n_threads: usize) -> &AttentionPlan {
         let mask = attention.mask.map_or(0, |mask| mask.values.as_ptr().addr());
         let source = PlanSource { mask, shape: attention.shape, n_threads };
         if let Some(found) = self.plans.iter().position(|entry| entry.source == Some(source)) {
@@ -95,7 +97,7 @@ impl PlanCache {
         &entry.plan
     }
 
-    fn order(&mut self, hints: DecodeHints, shape: Shape) -> Option<bool> {
+    fn order(&mut self, hints: DecodeHints, shape: AttentionShape) -> Option<bool> {
         // SAFETY: both are alive during a decode, in which this is called.
         let (ids, positions) = unsafe { (hints.ids.as_ref(), hints.positions.map(|positions| positions.as_ref())) };
         if ids.len() != shape.n_rows {
@@ -110,10 +112,10 @@ impl PlanCache {
     }
 }
 
-fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
+fn shape(op: &sys::ggml_tensor) -> Option<AttentionShape> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let (q, k, v) = (q?, k?, v?);
-    let shape = Shape {
+    let shape = AttentionShape {
         n_rows: size_of(q, 1),
         n_heads: size_of(q, 2),
         n_kv_heads: size_of(k, 2),
@@ -145,7 +147,7 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
 }
 
 /// Callers guarantee that [`shape`] returned `shape` for `op`, whose tensors are alive, and that no thread writes the inputs.
-unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
+unsafe fn read(op: &sys::ggml_tensor, shape: AttentionShape) -> Attention<'_> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let [q, k, v] = [q, k, v].map(|tensor| tensor.expect("an attention has three sources"));
     // SAFETY: `shape` has checked types and strides, and a tensor's memory extends to its last element.
@@ -173,20 +175,20 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
 }
 
 /// Callers guarantee the same as for [`read`].
-unsafe fn cells(tensor: &sys::ggml_tensor, shape: Shape) -> Cells<'_> {
+unsafe fn cells(tensor: &sys::ggml_tensor, shape: AttentionShape) -> CacheCells<'_> {
     let (format, head_size) = (format(tensor.type_).expect("it is covered"), size_of(tensor, 0));
     let n_bytes = tensor::span(tensor, [shape.n_cells, shape.n_kv_heads], format.bytes(head_size));
     // SAFETY: the tensor's memory extends to its last element.
     let bytes = unsafe { std::slice::from_raw_parts(tensor.data.cast(), n_bytes) };
-    Cells { bytes, format, head_size, cell_stride: stride(tensor, 1), head_stride: stride(tensor, 2) }
+    CacheCells { bytes, format, head_size, cell_stride: stride(tensor, 1), head_stride: stride(tensor, 2) }
 }
 
-fn format(kind: sys::ggml_type) -> Option<Format> {
+fn format(kind: sys::ggml_type) -> Option<CellFormat> {
     match kind {
-        sys::GGML_TYPE_F32 => Some(Format::F32),
-        sys::GGML_TYPE_F16 => Some(Format::F16),
-        sys::GGML_TYPE_BF16 => Some(Format::Bf16),
-        sys::GGML_TYPE_Q8_0 => Some(Format::Q8_0),
+        sys::GGML_TYPE_F32 => Some(CellFormat::F32),
+        sys::GGML_TYPE_F16 => Some(CellFormat::F16),
+        sys::GGML_TYPE_BF16 => Some(CellFormat::Bf16),
+        sys::GGML_TYPE_Q8_0 => Some(CellFormat::Q8_0),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::config::KvType;
-use crate::kernels::attention::Shape;
+use crate::kernels::attention::AttentionShape;
 use crate::llama::context::kv_size::{KvShape, ggml_type};
 use crate::llama::kernels::{attention, products};
 
@@ -14,7 +14,7 @@ pub(crate) fn covers_attention(shape: &KvShape, type_k: KvType, type_v: KvType) 
     let key_size = shape.key_length as usize;
     // If V is a view of K, it is a part of it.
     let value_size = if shape.value_length == 0 { key_size } else { shape.value_length as usize };
-    let one_row = Shape { n_rows: 1, n_heads: 1, n_kv_heads: 1, n_cells: 1, key_size, value_size };
+    let one_row = AttentionShape { n_rows: 1, n_heads: 1, n_kv_heads: 1, n_cells: 1, key_size, value_size };
     attention::covers(&one_row, ggml_type(type_k), ggml_type(type_v))
 }
 

@@ -5,15 +5,15 @@ use std::ptr::null_mut;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EnabledKernels, Threads};
-use crate::llama::{host::threads::ThreadPool, kernels::deciding};
+use crate::llama::{host::threads::ThreadPool, kernels::with_kernels};
 
 const N_BYTES: usize = 1 << 18;
 
 /// A tensor of a [`Graph`]; must not be used after the graph is dropped.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tensor(*mut sys::ggml_tensor);
+pub(crate) struct GraphTensor(*mut sys::ggml_tensor);
 
-impl Tensor {
+impl GraphTensor {
     pub(crate) fn as_ptr(self) -> *mut sys::ggml_tensor {
         self.0
     }
@@ -39,14 +39,14 @@ impl Graph {
         Self { context, buffer: null_mut() }
     }
 
-    pub(crate) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> Tensor {
+    pub(crate) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> GraphTensor {
         let [a, b, c, d] = sizes.map(|n| i64::try_from(n).expect("sizes are small"));
         // SAFETY: the context is alive and large enough for some dozens of tensors.
-        Tensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
+        GraphTensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
     }
 
-    pub(crate) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
-        Tensor(make(self.context))
+    pub(crate) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> GraphTensor {
+        GraphTensor(make(self.context))
     }
 
     pub(crate) fn allocate(&mut self) {
@@ -59,12 +59,12 @@ impl Graph {
         }
     }
 
-    fn check_fit(&self, tensor: Tensor, n_values: usize) {
+    fn check_fit(&self, tensor: GraphTensor, n_values: usize) {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         assert_eq!(n_values, tensor.n_elements(), "the tensor has another number of elements");
     }
 
-    pub(crate) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
+    pub(crate) fn fill(&mut self, tensor: GraphTensor, values: &[f32]) {
         self.check_fit(tensor, values.len());
         // SAFETY: the tensor is alive, and `allocate` allocated its elements.
         unsafe {
@@ -75,7 +75,7 @@ impl Graph {
     }
 
     #[cfg(test)]
-    pub(crate) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
+    pub(crate) fn fill_integers(&mut self, tensor: GraphTensor, values: &[i32]) {
         self.check_fit(tensor, values.len());
         // SAFETY: as for `fill`; the tensor has four bytes for each element.
         unsafe {
@@ -84,11 +84,11 @@ impl Graph {
         }
     }
 
-    pub(crate) fn compute(&self, result: Tensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
+    pub(crate) fn compute(&self, result: GraphTensor, n_threads: u32, enabled: EnabledKernels) -> Vec<f32> {
         assert!(!self.buffer.is_null(), "the graph is not allocated");
         let pool = ThreadPool::new(n_threads, &Threads::default(), 0, enabled);
         // SAFETY: context, tensors and pool are alive; the work buffer has the size that the plan requires.
-        let status = deciding(enabled, None, || unsafe {
+        let status = with_kernels(enabled, None, || unsafe {
             let graph = sys::ggml_new_graph(self.context);
             sys::ggml_build_forward_expand(graph, result.0);
             let mut plan = sys::ggml_graph_plan(graph, n_threads.cast_signed(), pool.as_ptr());

@@ -4,8 +4,8 @@
 //! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`).
 //!
 //! The list belongs to the process, so each context's thread pools are [registered](Pool) with the [`EnabledKernels`] of its
-//! decodes, and each decode runs [inside](deciding) the same selection; other graphs use the [default](set_default). ggml queries
-//! each operation twice: for scratch memory, and to compute it.
+//! decodes, and each decode runs [inside](with_kernels) the same selection; other graphs use the [default](set_default). ggml
+//! queries each operation twice: for scratch memory, and to compute it.
 
 mod attention;
 pub(super) mod coverage;
@@ -131,7 +131,7 @@ pub(super) struct DecodeHints {
 
 impl DecodeHints {
     /// Row `i` belongs to the sequence `ids[i]`, and the cells to `memory`. Callers guarantee that `memory` is alive, and that both
-    /// outlive the [`deciding`] call that uses the hints.
+    /// outlive the [`with_kernels`] call that uses the hints.
     pub(super) unsafe fn new(ids: &[sys::llama_seq_id], memory: sys::llama_memory_t) -> Self {
         let mut n = 0;
         // SAFETY: the caller guarantees the memory; `n` is writable.
@@ -144,13 +144,13 @@ impl DecodeHints {
     }
 }
 
-/// None if `memory` is not a single plain cache. Callers guarantee that it is alive as long as the iterator is used.
+/// Returns the buffers of a single plain cache, else none. Callers guarantee that it is alive as long as the iterator is used.
 pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item = sys::ggml_backend_buffer_t> {
     // SAFETY: the caller guarantees the memory.
     (0..).map(move |i| unsafe { weft_kernels_buffer(memory.cast(), i) }).take_while(|buffer| !buffer.is_null())
 }
 
-pub(super) fn deciding<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
+pub(super) fn with_kernels<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
     let previous = NEXT_DECODE.replace(Some((enabled, hints)));
     let result = decode();
     NEXT_DECODE.set(previous);
@@ -185,7 +185,7 @@ impl KernelCounts {
 }
 
 /// Counts the operations in the graphs that this thread leads.
-pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
+pub(super) fn count_operations<T>(compute: impl FnOnce() -> T) -> (T, KernelCounts) {
     COUNTS.take();
     let result = compute();
     (result, COUNTS.get())
@@ -255,14 +255,14 @@ unsafe extern "C" {
     fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;
 }
 
-/// One comparison only: it is called for every operation on every thread.
+/// Returns whether we may compute an operation. One comparison only: it is called for every operation on every thread.
 unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
     // SAFETY: ggml passes the operation that it is about to compute.
     let op = unsafe { &*op };
     matches!(op.op, sys::GGML_OP_FLASH_ATTN_EXT | sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID)
 }
 
-/// Called by the thread that is about to compute the graph.
+/// Reports the scratch memory of an operation. Called by the thread that is about to compute the graph.
 unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
     let enabled = NEXT_DECODE.get().map_or_else(default_kernels, |(enabled, _)| enabled);
     // SAFETY: as for `takes`; sources of an operation live as long as it.

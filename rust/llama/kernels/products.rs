@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::kernels::products::{self, ExpertChoices, Experts, Format, ProductOutput, Rows, Weights};
+use crate::kernels::products::{self, ExpertChoices, Experts, ProductOutput, Rows, WeightFormat, Weights};
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
 use crate::llama::kernels::{GgmlTeam, level};
 
@@ -111,24 +111,24 @@ fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
     name[..n].ends_with(b".lora_a") || name[..n].ends_with(b".lora_b")
 }
 
-fn format(kind: sys::ggml_type) -> Option<Format> {
+fn format(kind: sys::ggml_type) -> Option<WeightFormat> {
     Some(match kind {
-        sys::GGML_TYPE_Q8_0 => Format::Q8_0,
-        sys::GGML_TYPE_Q4_0 => Format::Q4_0,
-        sys::GGML_TYPE_Q4_1 => Format::Q4_1,
-        sys::GGML_TYPE_Q5_0 => Format::Q5_0,
-        sys::GGML_TYPE_Q5_1 => Format::Q5_1,
-        sys::GGML_TYPE_IQ4_NL => Format::Iq4Nl,
-        sys::GGML_TYPE_IQ4_XS => Format::Iq4Xs,
-        sys::GGML_TYPE_MXFP4 => Format::Mxfp4,
-        sys::GGML_TYPE_Q2_K => Format::Q2K,
-        sys::GGML_TYPE_Q3_K => Format::Q3K,
-        sys::GGML_TYPE_Q4_K => Format::Q4K,
-        sys::GGML_TYPE_Q5_K => Format::Q5K,
-        sys::GGML_TYPE_Q6_K => Format::Q6K,
-        sys::GGML_TYPE_F16 => Format::F16,
-        sys::GGML_TYPE_BF16 => Format::Bf16,
-        sys::GGML_TYPE_F32 => Format::F32,
+        sys::GGML_TYPE_Q8_0 => WeightFormat::Q8_0,
+        sys::GGML_TYPE_Q4_0 => WeightFormat::Q4_0,
+        sys::GGML_TYPE_Q4_1 => WeightFormat::Q4_1,
+        sys::GGML_TYPE_Q5_0 => WeightFormat::Q5_0,
+        sys::GGML_TYPE_Q5_1 => WeightFormat::Q5_1,
+        sys::GGML_TYPE_IQ4_NL => WeightFormat::Iq4Nl,
+        sys::GGML_TYPE_IQ4_XS => WeightFormat::Iq4Xs,
+        sys::GGML_TYPE_MXFP4 => WeightFormat::Mxfp4,
+        sys::GGML_TYPE_Q2_K => WeightFormat::Q2K,
+        sys::GGML_TYPE_Q3_K => WeightFormat::Q3K,
+        sys::GGML_TYPE_Q4_K => WeightFormat::Q4K,
+        sys::GGML_TYPE_Q5_K => WeightFormat::Q5K,
+        sys::GGML_TYPE_Q6_K => WeightFormat::Q6K,
+        sys::GGML_TYPE_F16 => WeightFormat::F16,
+        sys::GGML_TYPE_BF16 => WeightFormat::Bf16,
+        sys::GGML_TYPE_F32 => WeightFormat::F32,
         _ => return None,
     })
 }

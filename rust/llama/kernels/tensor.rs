@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::kernels::Shared;
+use crate::kernels::SharedSlice;
 use crate::llama::kernels::ComputeParams;
 
 /// Bytes before an operation's scratch, through which threads exchange data: a multiple of every required alignment.
@@ -37,14 +37,14 @@ pub(super) fn f32_param(op: &sys::ggml_tensor, i: usize) -> f32 {
 }
 
 /// Callers guarantee that `op` is a contiguous tensor of `f32` that only the threads that compute it read or write.
-pub(super) unsafe fn result(op: &sys::ggml_tensor) -> Shared<'_, f32> {
+pub(super) unsafe fn result(op: &sys::ggml_tensor) -> SharedSlice<'_, f32> {
     // SAFETY: guaranteed by the caller.
-    unsafe { Shared::from_raw_parts(op.data.cast(), (0..4).map(|i| size_of(op, i)).product()) }
+    unsafe { SharedSlice::from_raw_parts(op.data.cast(), (0..4).map(|i| size_of(op, i)).product()) }
 }
 
-pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, Shared<'_, u8>) {
+pub(super) fn scratch(params: &ComputeParams) -> (*mut u8, SharedSlice<'_, u8>) {
     assert!(params.wsize >= HEADER, "ggml provided {} bytes of scratch memory, fewer than requested", params.wsize);
     let header = params.wdata.cast::<u8>();
     // SAFETY: the work buffer has `wsize` bytes and belongs to the operation that is computed.
-    (header, unsafe { Shared::from_raw_parts(header.add(HEADER), params.wsize - HEADER) })
+    (header, unsafe { SharedSlice::from_raw_parts(header.add(HEADER), params.wsize - HEADER) })
 }

@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::EnabledKernels;
 use crate::kernels::Level;
 use crate::llama::kernels::graph::Graph;
-use crate::llama::kernels::{Installed, counting};
+use crate::llama::kernels::{Installed, count_operations};
 
 /// Maximum difference of an element from llama.cpp's, relative to the largest element. llama.cpp sums V in f16.
 const TOLERANCE: f32 = 2e-2;
@@ -25,7 +25,7 @@ pub(super) fn run(level: Level) -> Installed {
 
 fn compare(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static str> {
     let theirs = compute(EnabledKernels::NONE);
-    let (ours, counts) = counting(|| compute(EnabledKernels::ALL));
+    let (ours, counts) = count_operations(|| compute(EnabledKernels::ALL));
     if !counts.are_all_ours() {
         return Err("llama.cpp does not call it");
     }

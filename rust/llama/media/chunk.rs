@@ -7,7 +7,7 @@ use crate::llama::media::encoder::{EncoderHandle, lock};
 use crate::llama::media::mtmd::{ChunkShape, Grid, RawChunk};
 use crate::request::{Encoding, Medium, Token};
 
-pub(super) struct Chunk {
+pub(super) struct MediaChunk {
     own: Weak<Self>,
     pub(super) first_id: Token,
     pub(super) shape: ChunkShape,
@@ -26,7 +26,7 @@ pub(super) enum ChunkState {
     Failed(Arc<RawChunk>, String),
 }
 
-impl Chunk {
+impl MediaChunk {
     pub(super) fn new(
         raw: RawChunk,
         shape: ChunkShape,
@@ -53,13 +53,16 @@ impl Chunk {
     }
 }
 
-impl fmt::Debug for Chunk {
+impl fmt::Debug for MediaChunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chunk").field("first_id", &self.first_id).field("n_tokens", &self.shape.n_tokens).finish_non_exhaustive()
+        f.debug_struct("MediaChunk")
+            .field("first_id", &self.first_id)
+            .field("n_tokens", &self.shape.n_tokens)
+            .finish_non_exhaustive()
     }
 }
 
-impl Drop for Chunk {
+impl Drop for MediaChunk {
     fn drop(&mut self) {
         let (n_bytes, is_ready) = (self.n_bytes(), self.embeddings().is_some());
         let mut encoder = self.encoder.state();
@@ -68,7 +71,7 @@ impl Drop for Chunk {
     }
 }
 
-impl Medium for Chunk {
+impl Medium for MediaChunk {
     fn first_id(&self) -> Token {
         self.first_id
     }

@@ -7,10 +7,10 @@ use crate::request::Token;
 
 const MAX_CHUNK_IDS: usize = 65_536;
 
-/// Ids are above this.
+/// Exclusive lower bound of all ids.
 const LAST_ID: Token = Token::MIN / 2;
 
-/// Ids below this are free, for all projectors.
+/// Lowest used id of all projectors; ids below it are free.
 static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
 
 #[derive(Debug, Default)]

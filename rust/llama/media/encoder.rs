@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::llama::host::niceness;
-use crate::llama::media::chunk::{Chunk, ChunkState};
+use crate::llama::media::chunk::{ChunkState, MediaChunk};
 use crate::llama::media::mtmd::{RawChunk, RawProjector};
 use crate::request::Token;
 
@@ -21,7 +21,7 @@ const NICENESS: i32 = 5;
 #[derive(Clone)]
 pub(super) struct EncoderHandle {
     state: Arc<Mutex<EncoderState>>,
-    queue: Sender<Weak<Chunk>>,
+    queue: Sender<Weak<MediaChunk>>,
     pub(super) n_embd: usize,
 }
 
@@ -50,7 +50,7 @@ impl EncoderHandle {
     }
 
     /// Returns false if the encoder's thread has ended.
-    pub(super) fn queue(&self, chunk: Weak<Chunk>) -> bool {
+    pub(super) fn queue(&self, chunk: Weak<MediaChunk>) -> bool {
         self.queue.send(chunk).is_ok()
     }
 }
@@ -70,7 +70,7 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn run(&self, queue: &Receiver<Weak<Chunk>>) {
+    fn run(&self, queue: &Receiver<Weak<MediaChunk>>) {
         niceness::compute(NICENESS);
         for chunk in queue {
             let Some(chunk) = chunk.upgrade() else { continue };
@@ -87,7 +87,7 @@ impl Encoder {
         }
     }
 
-    fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> Result<Arc<[f32]>, String> {
+    fn encode(&self, chunk: &MediaChunk, raw: &RawChunk) -> Result<Arc<[f32]>, String> {
         let started = Instant::now();
         let embeddings = self.projector.encode(raw, self.n_embd * chunk.shape.n_tokens as usize);
         let embeddings = embeddings.map_err(|reason| format!("cannot encode the medium: {reason}"))?;

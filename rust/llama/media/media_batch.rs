@@ -3,10 +3,10 @@
 use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{KvSeqId, MediaRows, Plan};
-use crate::llama::context::{batch::RowArrays, sequence::Sequence};
+use crate::llama::context::{batch::RowArrays, sequence::KvSequence};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct MediaBatchBounds {
     pub(crate) n_rows: usize,
     pub(crate) n_embd: usize,
     /// Positions per row: 4 if the model uses multi-dimensional positions (M-RoPE).
@@ -17,18 +17,18 @@ pub(crate) struct Bounds {
 
 #[derive(Debug)]
 pub(crate) struct MediaBatch {
-    bounds: Bounds,
+    bounds: MediaBatchBounds,
     embeddings: Vec<f32>,
     rows: RowArrays,
 }
 
 impl MediaBatch {
-    pub(crate) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: MediaBatchBounds) -> Self {
         Self { bounds, embeddings: Vec::new(), rows: RowArrays::default() }
     }
 
-    pub(crate) fn fill(&mut self, plan: &Plan, group: &[MediaRows], sequences: &[Sequence]) -> Result<(), String> {
-        let Bounds { n_rows, n_embd, n_positions, outputs_all } = self.bounds;
+    pub(crate) fn fill(&mut self, plan: &Plan, group: &[MediaRows], sequences: &[KvSequence]) -> Result<(), String> {
+        let MediaBatchBounds { n_rows, n_embd, n_positions, outputs_all } = self.bounds;
         self.embeddings.clear();
         self.rows.clear();
         let mut dimensions = [const { Vec::new() }; 4];
@@ -36,7 +36,7 @@ impl MediaBatch {
             let medium_rows = plan.rows.get(rows.clone()).filter(|rows| !rows.is_empty());
             let medium_rows = medium_rows.ok_or_else(|| format!("rows {rows:?} of a medium are not in the plan"))?;
             let KvSeqId(id) = medium_rows[0].sequence;
-            let Some(&Sequence { len: seq_len, ref positions, .. }) = sequences.get(usize::from(id)) else {
+            let Some(&KvSequence { len: seq_len, ref positions, .. }) = sequences.get(usize::from(id)) else {
                 return Err(format!("a medium belongs to sequence {id}; sequence ids must be below {}", sequences.len()));
             };
             let is_contiguous = (seq_len..).zip(medium_rows).all(|(index, row)| row.sequence.0 == id && row.position == index);

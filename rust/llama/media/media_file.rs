@@ -22,7 +22,7 @@ pub const MAX_RATIO: u64 = 200;
 /// Maximum duration of audio, in seconds.
 pub const MAX_SECONDS: u64 = 900;
 
-/// Beyond the pixels, in bytes.
+/// Maximum memory of an image decoder beyond the pixels, in bytes.
 const MAX_DECODER_BYTES: u64 = 512 << 20;
 
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;

@@ -22,7 +22,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::MediaConfig;
 use crate::error::{self, Error};
-use crate::llama::media::chunk::Chunk;
+use crate::llama::media::chunk::MediaChunk;
 use crate::llama::media::chunk_ids::ChunkIds;
 use crate::llama::media::encoder::{EncoderHandle, lock};
 use crate::llama::media::media_file::MediaKind;
@@ -120,7 +120,7 @@ impl Projector {
         }
     }
 
-    /// The chunks of `file` are not encoded yet. [`Error::QueueFull`] if loaded media exceed [`MAX_LOADED_BYTES`].
+    /// Loads a file, whose chunks are not encoded yet. [`Error::QueueFull`] if loaded media exceed [`MAX_LOADED_BYTES`].
     pub fn read(&self, file: &[u8]) -> error::Result<LoadedMedia> {
         let refuse =
             |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
@@ -166,7 +166,7 @@ impl Projector {
             Piece::Tokens(tokens) => PromptRun::Tokens(tokens),
             Piece::Media(raw, shape) => {
                 let first_id = lock(&self.chunk_ids).id(digest, index, shape.n_tokens)?;
-                PromptRun::Media(Media(Chunk::new(raw, shape, first_id, self.n_raw_bytes, self.encoder.clone())))
+                PromptRun::Media(Media(MediaChunk::new(raw, shape, first_id, self.n_raw_bytes, self.encoder.clone())))
             }
         })
     }

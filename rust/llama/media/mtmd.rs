@@ -53,7 +53,7 @@ impl RawProjector {
         // SAFETY: path and parameters live during the call, and the caller guarantees the model.
         let (raw, errors) = logging::errors_during(|| unsafe { sys::mtmd_init_from_file(path.as_ptr(), model, params) });
         // Lines after the first only repeat that the file could not be loaded.
-        NonNull::new(raw).map(Self).ok_or_else(|| logging::reason_or_none(&errors[..errors.len().min(1)]))
+        NonNull::new(raw).map(Self).ok_or_else(|| logging::reason_or_default(&errors[..errors.len().min(1)]))
     }
 
     pub(super) fn modalities(&self) -> Modalities {
@@ -166,7 +166,7 @@ fn call_mtmd(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), String>
     let ((code, message), errors) = logging::errors_during(|| logging::with_exception_text(call));
     match code {
         0 => Ok(()),
-        _ if message.is_empty() => Err(logging::reason_or_none(&errors)),
+        _ if message.is_empty() => Err(logging::reason_or_default(&errors)),
         _ => Err(message),
     }
 }

@@ -11,7 +11,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
 use crate::error::{self, Error};
 use crate::llama::logging;
-use crate::llama::model::gguf::{Metadata, Tensor, c_path};
+use crate::llama::model::gguf::{Metadata, TensorInfo, c_path};
 use crate::llama::model::identity::{Identity, ModelFiles};
 use crate::request::Token;
 
@@ -98,7 +98,7 @@ unsafe fn load_one(
     }
     let file = Metadata::open_regular(path)?;
     let n_bytes = base.check(&file)?;
-    let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
+    let files = ModelFiles::open(path, 1).map_err(|error| error.to_string())?;
     let name = c_path(path)?;
     // SAFETY: the caller guarantees the model; the path is NUL-terminated, and the file's metadata was checked.
     let raw = logging::non_null(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) })
@@ -130,7 +130,7 @@ unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token>
 
 struct Base {
     architecture: String,
-    tensors: BTreeMap<String, Tensor>,
+    tensors: BTreeMap<String, TensorInfo>,
 }
 
 impl Base {
@@ -141,7 +141,7 @@ impl Base {
 
     fn check(&self, file: &Metadata) -> Result<u64, String> {
         self.check_metadata(file)?;
-        let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
+        let mut pairs: BTreeMap<String, [Option<TensorInfo>; 2]> = BTreeMap::new();
         let mut n_bytes = 0;
         for (name, tensor) in file.named_tensors() {
             let Some((changed, half)) = split(&name) else {
@@ -189,7 +189,7 @@ impl Base {
         Ok(())
     }
 
-    fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> Result<(), String> {
+    fn check_pair(&self, name: &str, a: &TensorInfo, b: &TensorInfo) -> Result<(), String> {
         let Some(weights) = self.tensors.get(name) else {
             return Err(format!("it changes {name}, which this model does not have; it was trained for another model"));
         };

@@ -37,7 +37,7 @@ fn check_header(path: &Path) -> Result<(), String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tensor {
+pub(crate) struct TensorInfo {
     pub(crate) format: sys::ggml_type,
     /// Dimensions, innermost first; 1 for unused ones.
     pub(crate) sizes: [i64; 4],
@@ -45,7 +45,7 @@ pub(crate) struct Tensor {
     pub(crate) n_bytes: u64,
 }
 
-impl Tensor {
+impl TensorInfo {
     pub(crate) fn range(self) -> Range<u64> {
         self.start..self.start + self.n_bytes
     }
@@ -95,7 +95,7 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
-    pub(crate) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
+    pub(crate) fn named_tensors(&self) -> impl Iterator<Item = (String, TensorInfo)> {
         // SAFETY: the context is alive.
         let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
         (0..n).map(|i| {
@@ -105,7 +105,7 @@ impl Metadata {
                 let sizes: [i64; 4] = *sys::gguf_get_tensor_ne(self.0.as_ptr(), i).cast();
                 let format = sys::gguf_get_tensor_type(self.0.as_ptr(), i);
                 let start = self.data_offset() + sys::gguf_get_tensor_offset(self.0.as_ptr(), i) as u64;
-                (name, Tensor { format, sizes, start, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
+                (name, TensorInfo { format, sizes, start, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
             }
         })
     }

@@ -18,7 +18,7 @@ pub(crate) fn with_change(identity: Identity, change: &str) -> Identity {
     *blake3::Hasher::new().update(&identity).update(change.as_bytes()).finalize().as_bytes()
 }
 
-/// About one second of work.
+/// Maximum size of a file that is hashed completely: about one second of work.
 const MAX_WHOLE_BYTES: u64 = 1 << 30;
 
 const N_SAMPLED_BLOCKS: u64 = 64;
@@ -27,22 +27,22 @@ const BLOCK_BYTES: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct ModelFiles {
-    parts: Vec<Part>,
+    files: Vec<ModelFile>,
     identity: OnceLock<Identity>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ModelFile {
     path: PathBuf,
     n_bytes: u64,
     modified: Option<SystemTime>,
 }
 
 impl ModelFiles {
-    /// The file at `path`, or all `n_parts` of the split model whose first part it is. Fails if one of them is missing.
-    pub(crate) fn of(path: &Path, n_parts: u32) -> io::Result<Self> {
+    /// Opens the file at `path`, or all `n_parts` of the split model whose first part it is. Fails if one of them is missing.
+    pub(crate) fn open(path: &Path, n_parts: u32) -> io::Result<Self> {
         let paths = (0..n_parts.max(1)).map(|part| part_path(path, part, n_parts));
-        Ok(Self { parts: paths.map(Part::at).collect::<Result<_, _>>()?, identity: OnceLock::new() })
+        Ok(Self { files: paths.map(ModelFile::open).collect::<Result<_, _>>()?, identity: OnceLock::new() })
     }
 
     /// Returns a hash of the files, which are read at the first call.
@@ -60,9 +60,9 @@ impl ModelFiles {
 
     pub(crate) fn hash(&self, n_whole: u64) -> io::Result<Identity> {
         let mut hasher = blake3::Hasher::new();
-        for part in &self.parts {
-            part.hash_into(&mut hasher, n_whole).map_err(|error| {
-                let name = part.path.file_name().unwrap_or_default().to_string_lossy();
+        for file in &self.files {
+            file.hash_into(&mut hasher, n_whole).map_err(|error| {
+                let name = file.path.file_name().unwrap_or_default().to_string_lossy();
                 io::Error::new(error.kind(), format!("{name}: {error}"))
             })?;
         }
@@ -70,8 +70,8 @@ impl ModelFiles {
     }
 }
 
-impl Part {
-    fn at(path: PathBuf) -> io::Result<Self> {
+impl ModelFile {
+    fn open(path: PathBuf) -> io::Result<Self> {
         let metadata = fs::metadata(&path)?;
         Ok(Self { n_bytes: metadata.len(), modified: metadata.modified().ok(), path })
     }
@@ -95,7 +95,7 @@ impl Part {
     }
 
     fn check(&self) -> io::Result<()> {
-        if Self::at(self.path.clone())? == *self { Ok(()) } else { Err(io::Error::other("it has changed since it was loaded")) }
+        if Self::open(self.path.clone())? == *self { Ok(()) } else { Err(io::Error::other("it has changed since it was loaded")) }
     }
 }
 

@@ -34,9 +34,9 @@ impl KvOverrides {
         }
         let number = |name: &str| self.number(name, file);
         let has_suffix = |suffix: &str| key.ends_with(suffix);
-        let must = |rule: &str| Err(format!("{key} is {}; it must be {rule}", value.shown()));
-        if has_suffix(".rope.scaling.type") && !["none", "linear", "yarn", "longrope"].contains(&value.shown().as_str()) {
-            return Err(format!("{key} is {:?}; it must be none, linear, yarn or longrope", value.shown()));
+        let must = |rule: &str| Err(format!("{key} is {}; it must be {rule}", value.to_text()));
+        if has_suffix(".rope.scaling.type") && !["none", "linear", "yarn", "longrope"].contains(&value.to_text().as_str()) {
+            return Err(format!("{key} is {:?}; it must be none, linear, yarn or longrope", value.to_text()));
         }
         let x = if let KvValue::Float(x) = value { *x } else { 1.0 };
         if (has_suffix("_epsilon") || has_suffix(".rope.freq_base")) && x <= 0.0 {
@@ -54,8 +54,8 @@ impl KvOverrides {
                 return must(&format!("even, and 2 to {max}"));
             }
         }
-        if key == "tokenizer.ggml.model" && file.string(key).is_some_and(|own| own != value.shown()) {
-            let shown = value.shown();
+        if key == "tokenizer.ggml.model" && file.string(key).is_some_and(|own| own != value.to_text()) {
+            let shown = value.to_text();
             return Err(format!("{key} is {shown:?}; it cannot be changed, because it must match the vocabulary in the file"));
         }
         if has_suffix(".block_count") && !(1..=i64::from(MAX_LAYERS)).contains(&number(key).unwrap_or_default()) {
@@ -89,12 +89,12 @@ impl KvOverrides {
     pub(crate) fn apply_to(&self, metadata: &mut Vec<(String, String)>) {
         for KvOverride { key, value } in &self.0 {
             metadata.retain(|(existing, _)| existing != key);
-            metadata.push((key.clone(), value.shown()));
+            metadata.push((key.clone(), value.to_text()));
         }
     }
 
     pub(crate) fn describe(&self) -> String {
-        let describe = |item: &KvOverride| format!("{}={}:{}", item.key, item.value.kind(), item.value.shown());
+        let describe = |item: &KvOverride| format!("{}={}:{}", item.key, item.value.kind(), item.value.to_text());
         self.0.iter().map(describe).collect::<Vec<_>>().join("\n")
     }
 }

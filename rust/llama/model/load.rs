@@ -11,7 +11,7 @@ use crate::llama::backend::backend;
 use crate::llama::context::memory;
 use crate::llama::host::{device::Device, machine};
 use crate::llama::kernels::{self, coverage};
-use crate::llama::model::gguf::{Metadata, Tensor, c_path};
+use crate::llama::model::gguf::{Metadata, TensorInfo, c_path};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
 
@@ -27,12 +27,12 @@ const REPACKABLE: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
-pub(crate) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
+pub(crate) fn gather_facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
     // SAFETY: both only report the instruction sets that llama.cpp was compiled for.
     let can_repack = unsafe { sys::ggml_cpu_has_avx2() + sys::ggml_cpu_has_dotprod() > 0 };
-    for (_, Tensor { format, n_bytes: bytes, .. }) in files.iter().flat_map(Metadata::named_tensors) {
+    for (_, TensorInfo { format, n_bytes: bytes, .. }) in files.iter().flat_map(Metadata::named_tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
         can_be_rearranged |= can_repack && REPACKABLE.contains(&format);
@@ -45,7 +45,7 @@ pub(crate) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     }
 }
 
-pub(crate) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
+pub(crate) fn open_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
     let others = other_parts(&config.path);
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }

@@ -23,7 +23,7 @@ use crate::llama::context::{kv_size::KvShape, memory};
 use crate::llama::model::identity::{Identity, ModelFiles, with_change};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{adapters::Adapter, gguf::Metadata, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
-use crate::llama::vocabulary::{Vocabulary, grammar::Grammars, raw_vocab::RawVocab, tokenizer::Tokenizer};
+use crate::llama::vocabulary::{VocabularyTable, grammar::Grammars, raw_vocab::RawVocab, tokenizer::Tokenizer};
 use crate::llama::{backend::backend, kernels::coverage, media::Projector};
 use crate::request::{MEDIA_MARKER, Token, is_of_medium};
 
@@ -38,14 +38,14 @@ pub struct Model {
     metadata: Vec<(String, String)>,
     overrides: KvOverrides,
     architecture: String,
-    pub(super) vocabulary: Vocabulary,
+    pub(super) vocabulary: VocabularyTable,
     pub(super) tokenizer: Tokenizer,
     kv_shape: KvShape,
     has_classifier: bool,
     pub(super) has_dense_layers: bool,
     pub(super) has_position_table: bool,
     pub(super) grammars: Grammars,
-    /// They belong to `inner`.
+    /// Adapters, which belong to `inner`.
     adapters: Vec<Adapter>,
     projector: Option<Projector>,
 }
@@ -61,8 +61,8 @@ impl Model {
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&config.path, &file).map_err(refuse)?;
-        let files = load::all_parts(config, file);
-        let weights = config.weights(&load::facts(config, &files));
+        let files = load::open_parts(config, file);
+        let weights = config.choose_layout(&load::gather_facts(config, &files));
         let overrides = KvOverrides::read(&config.overrides, &files[0])?;
         let tensors = TensorOverrides::read(&config.placement, &files)?;
         let inner = load::load(config, weights, &overrides, tensors.as_ref(), progress).map_err(refuse)?;
@@ -90,7 +90,7 @@ impl Model {
         kinds::check_model(&inner, &architecture)?;
 
         let vocab = RawVocab::of(&inner);
-        let vocabulary = Vocabulary::read(vocab)?;
+        let vocabulary = VocabularyTable::read(vocab)?;
         let kind = value("tokenizer.ggml.model").unwrap_or_default();
         let splitter = value("tokenizer.ggml.pre").unwrap_or_default();
         let tokenizer = Tokenizer::read(vocab, kind, splitter, vocabulary.adds_special)?;
@@ -103,7 +103,7 @@ impl Model {
             KvShape::read(n_layer.unsigned_abs(), n_embd.unsigned_abs(), number, array)
         };
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
-        let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
+        let files = ModelFiles::open(&config.path, n_parts).map_err(|error| error.to_string())?;
         let has_any = |names: &[&str]| parts.iter().any(|part| names.iter().any(|name| part.has_tensor(name)));
         Ok(Self {
             config,
@@ -219,7 +219,8 @@ impl Model {
         &self.metadata
     }
 
-    /// Includes control tokens. With a projector, the consecutive ids of a medium become one [`MEDIA_MARKER`].
+    /// Converts tokens to text, control tokens too. With a projector, the consecutive ids of a medium become one
+    /// [`MEDIA_MARKER`].
     pub(crate) fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut previous = 0;
@@ -297,7 +298,7 @@ impl Model {
 
     /// Returns whether another layout of the weights is possible, and a copy fits in memory.
     pub(crate) fn is_layout_open(&self) -> bool {
-        let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
+        let facts = |file: Metadata| load::gather_facts(&self.config, &load::open_parts(&self.config, file));
         let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
         Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
     }
@@ -328,7 +329,7 @@ impl Model {
     /// Default pooling of token embeddings: as in the file, else the mean.
     pub(crate) fn pooling(&self) -> Pooling {
         let pooling = self.value(&format!("{}.pooling_type", self.architecture));
-        let pooling = pooling.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_classifier);
+        let pooling = pooling.and_then(Pooling::from_number).filter(|pooling| *pooling != Pooling::Rank || self.has_classifier);
         pooling.unwrap_or(Pooling::Mean)
     }
 

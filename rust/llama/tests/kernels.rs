@@ -14,7 +14,7 @@ use crate::config::{EnabledKernels, EngineConfig, FlashAttention, ResolvedConfig
 use crate::engine::runner::{KvSeqId, Runner};
 use crate::llama::backend::backend;
 use crate::llama::context::batch::rows_of;
-use crate::llama::kernels::graph::{Graph, Tensor};
+use crate::llama::kernels::graph::{Graph, GraphTensor};
 use crate::llama::{LlamaRunner, kernels};
 use crate::request::Token;
 
@@ -90,9 +90,9 @@ fn has_kernels() -> bool {
 
 /// Computes with our kernels and llama.cpp's, and compares the results.
 #[track_caller]
-fn compare(graph: &Graph, result: Tensor, n_threads: u32, relative: f32, what: &str) {
+fn compare(graph: &Graph, result: GraphTensor, n_threads: u32, relative: f32, what: &str) {
     let theirs = graph.compute(result, n_threads, EnabledKernels::NONE);
-    let (ours, counted) = kernels::counting(|| graph.compute(result, n_threads, EnabledKernels::ALL));
+    let (ours, counted) = kernels::count_operations(|| graph.compute(result, n_threads, EnabledKernels::ALL));
     assert_eq!(counted.are_all_ours(), has_kernels(), "{what} is computed by ours");
     assert_close(&ours, &theirs, relative, what);
 }
@@ -193,7 +193,7 @@ fn attention_over_every_covered_format_matches_llama_cpp() {
                 let scale = 1.0 / (key as f32).sqrt();
                 // SAFETY: the tensors belong to the graph, and their sizes fit.
                 let result = graph.operation(|context| unsafe {
-                    let [q, k, v, mask] = [q, k, v, mask].map(Tensor::as_ptr);
+                    let [q, k, v, mask] = [q, k, v, mask].map(GraphTensor::as_ptr);
                     let result = sys::ggml_flash_attn_ext(context, q, k, v, mask, scale, max_bias, softcap);
                     if has_sinks {
                         sys::ggml_flash_attn_ext_add_sinks(result, sinks.as_ptr());

@@ -1,6 +1,6 @@
 //! Tests saved states of memories that no toy model has, assembled by hand.
 
-use crate::llama::context::saved_state::Layout;
+use crate::llama::context::saved_state::StateLayout;
 
 /// Format 1 is F16.
 const F16: i32 = 1;
@@ -63,9 +63,9 @@ fn piece(caches: &[(Cache, &[u32])]) -> Vec<u8> {
 
 const PLAIN: Cache = Cache { n_ext: 0, has_values: true, in_columns: false };
 
-fn layout_of(caches: &[Cache]) -> Layout {
+fn layout_of(caches: &[Cache]) -> StateLayout {
     let caches: Vec<_> = caches.iter().map(|&cache| (cache, &[0, 1][..])).collect();
-    Layout::read(&piece(&caches), 2, false).expect("these are the forms that llama.cpp writes")
+    StateLayout::read(&piece(&caches), 2, false).expect("these are the forms that llama.cpp writes")
 }
 
 #[test]
@@ -95,10 +95,10 @@ fn malformed_states_have_no_layout() {
     // Without V these are the bytes of a cache with K only.
     let n_key_bytes = piece(&[(Cache { has_values: false, ..PLAIN }, &[0, 1])]).len();
     for n_kept in (0..whole.len()).filter(|&n_kept| n_kept != n_key_bytes) {
-        assert_eq!(Layout::read(&whole[..n_kept], 2, false), None, "{n_kept} bytes");
+        assert_eq!(StateLayout::read(&whole[..n_kept], 2, false), None, "{n_kept} bytes");
     }
-    assert_eq!(Layout::read(&whole, 3, false), None);
-    assert_eq!(Layout::read(&whole, 2, true), None, "there is no recurrent state");
+    assert_eq!(StateLayout::read(&whole, 3, false), None);
+    assert_eq!(StateLayout::read(&whole, 2, true), None, "there is no recurrent state");
 }
 
 #[test]

@@ -57,8 +57,9 @@ impl Model {
         })
     }
 
-    /// As in llama-server, a word that is a single token is matched as that token, and must be in `preserved`.
-    pub(crate) fn lazy(
+    /// Delays a grammar until a trigger. As in llama-server, a word that is a single token is matched as that token, and must be
+    /// in `preserved`.
+    pub(crate) fn lazy_grammar(
         &self,
         constraint: SharedConstraint,
         triggers: &[Trigger],
@@ -67,7 +68,7 @@ impl Model {
         let refuse = |message: String| refusal("grammar_triggers", message);
         Triggers::check_size(triggers).map_err(refuse)?;
         let as_token = |trigger: &Trigger| match trigger {
-            Trigger::Word(word) => match self.spelt(word) {
+            Trigger::Word(word) => match self.find_token(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
                 Some(_) => Err(refuse(format!("the word '{word}' in grammar_triggers is a token; add it to preserved_tokens"))),
                 None => Ok(trigger.clone()),
@@ -128,7 +129,7 @@ fn refusal(param: &'static str, message: String) -> Error {
 }
 
 impl TokenLookup for Model {
-    fn spelt(&self, text: &str) -> Option<Token> {
+    fn find_token(&self, text: &str) -> Option<Token> {
         match self.tokenize(text.as_bytes(), false, true).as_deref() {
             Ok([token]) => Some(*token),
             _ => None,

@@ -19,7 +19,7 @@ use crate::request::Token;
 const HIDDEN: u8 = 1;
 const END: u8 = 2;
 
-pub(super) struct Vocabulary {
+pub(super) struct VocabularyTable {
     bytes: Vec<u8>,
     /// The spelling of token `t` is `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
@@ -29,7 +29,7 @@ pub(super) struct Vocabulary {
     pub(super) adds_special: bool,
 }
 
-impl Vocabulary {
+impl VocabularyTable {
     /// Reads the vocabulary. Fails if llama.cpp could not encode every text with it.
     pub(super) fn read(vocab: RawVocab<'_>) -> Result<Self, String> {
         check_byte_tokens(vocab)?;

@@ -80,7 +80,7 @@ impl<'a> RawVocab<'a> {
         }
     }
 
-    /// Control tokens are not parsed.
+    /// Appends the tokens of a text; control tokens are not parsed.
     pub(crate) fn append_tokens(self, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
         let (from, n_bytes) = (text.as_ptr().cast::<c_char>(), i32::try_from(text.len()).expect("a text is shorter than 2 GiB"));
         // A byte rarely takes more than one token; if the capacity is too small, llama.cpp returns the required number.

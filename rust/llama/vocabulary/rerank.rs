@@ -7,7 +7,7 @@ use crate::llama::model::Model;
 use crate::request::Token;
 
 /// Uses the model's rerank template if it has one, else BERT's sentence pairs, with the separators that the vocabulary requires.
-pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result<Vec<Vec<Token>>> {
+pub fn build_pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result<Vec<Vec<Token>>> {
     if let Some(template) = model.value("tokenizer.chat_template.rerank") {
         return texts.iter().map(|text| from_template(model, template, query, text.as_ref())).collect();
     }
@@ -20,7 +20,7 @@ pub fn pairs<T: AsRef<[u8]>>(model: &Model, query: &[u8], texts: &[T]) -> Result
     texts.iter().map(pair).collect()
 }
 
-/// Substitutes both in one pass, so that placeholders inside the query or the text are not replaced.
+/// Substitutes query and text in one pass, so that placeholders inside of them are not replaced.
 fn from_template(model: &Model, template: &str, query: &[u8], text: &[u8]) -> Result<Vec<Token>> {
     let (mut prompt, mut rest) = (Vec::new(), template);
     while let Some(offset) = rest.find('{') {

@@ -52,7 +52,7 @@ impl SafeCuts {
     }
 }
 
-/// As llama.cpp separates characters: the first byte determines the length, even if the text is not UTF-8.
+/// Splits a text into characters as llama.cpp does: the first byte determines the length, even if the text is not UTF-8.
 fn symbols(text: &[u8]) -> impl Iterator<Item = (Range<usize>, Symbol)> {
     let mut next = 0;
     std::iter::from_fn(move || {

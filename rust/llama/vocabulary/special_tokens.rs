@@ -40,7 +40,7 @@ struct Rank {
 }
 
 impl SpecialTokens {
-    /// `tokens` are sorted, the longest first; of equal spellings the first counts.
+    /// Compiles the search for `tokens`, which are sorted, the longest first; of equal spellings the first counts.
     pub(crate) fn new<'a>(tokens: impl Iterator<Item = SpecialToken<'a>>) -> Result<Self, String> {
         let mut seen = HashSet::new();
         let tokens: Vec<SpecialToken<'a>> = tokens.filter(|token| seen.insert(token.spelling)).collect();
@@ -146,7 +146,7 @@ impl ClaimedBytes {
     }
 }
 
-/// `isspace` in the C locale.
+/// Returns whether a byte is white space, as `isspace` in the C locale.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

@@ -51,7 +51,7 @@ pub(crate) const CLASSES: [&str; 30] = [
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Splitter {
-    /// `None` if llama.cpp has dedicated code, whose stack use does not depend on the runs.
+    /// Classes that repeat; `None` if llama.cpp has dedicated code, whose stack use does not depend on the runs.
     runs: Option<Runs>,
     /// Characters at each of which an expression starts a match of the remaining run.
     is_slow: Option<fn(char) -> bool>,

@@ -73,8 +73,8 @@ fn n_words(text: &[u8]) -> usize {
 }
 
 impl Tokenizer {
-    /// `kind` and `splitter` are the file's names for the tokenizer and for how it splits words. `adds_special` requires the tokens
-    /// that the vocabulary adds.
+    /// Reads the tokenizer. `kind` and `splitter` are the file's names for it and for how it splits words. `adds_special`
+    /// requires the tokens that the vocabulary adds.
     pub(crate) fn read(vocab: RawVocab<'_>, kind: &str, splitter: &str, adds_special: bool) -> Result<Self, String> {
         let (tokens, vocab_type) = (special_tokens(vocab), vocab.kind());
         let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
@@ -263,7 +263,7 @@ fn line_chunks(text: &[u8], min_bytes: usize) -> Vec<Range<usize>> {
 }
 
 impl GuardedCuts {
-    /// `None` if each control character is in a piece.
+    /// Reads the cuts of a vocabulary; `None` if each control character is in a piece.
     fn read(vocab: RawVocab<'_>) -> Option<Self> {
         let pieces = vocab.tokens().map(|token| vocab.text(token));
         let mut is_in_piece = [false; 0x20];

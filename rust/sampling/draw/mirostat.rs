@@ -19,7 +19,7 @@ pub(crate) struct MirostatState {
 }
 
 impl MirostatState {
-    /// `None` if Mirostat is off. `tau` is the target in bits, `eta` the learning rate.
+    /// Creates the state; `None` if Mirostat is off. `tau` is the target in bits, `eta` the learning rate.
     pub(crate) fn new(version: Mirostat, tau: f32, eta: f32) -> Option<Self> {
         let is_v2 = match version {
             Mirostat::Off => return None,

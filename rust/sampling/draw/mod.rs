@@ -9,7 +9,7 @@ use crate::sampling::candidates::Candidates;
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::row::Candidate;
 
-/// The candidate at `uniform` of the cumulated probabilities, in the order of the list, as llama.cpp's `dist` draws.
+/// Returns the candidate at `uniform` of the cumulated probabilities, in the order of the list, as llama.cpp's `dist` draws.
 pub(crate) fn draw(candidates: &Candidates, uniform: f64) -> Option<Candidate> {
     let best = candidates.best()?;
     let weight = |logit: f32| f64::from((logit - best.logit).exp());

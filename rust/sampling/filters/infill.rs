@@ -55,8 +55,8 @@ fn keep(candidates: &mut Candidates, merged: &[MergedCandidate]) {
     candidates.n_impossible = 0;
 }
 
-/// The likelier of two gets both probabilities, in the order of the candidates. llama.cpp compares each pair; here sorted
-/// pieces with a common prefix are adjacent.
+/// Merges tokens: the likelier of two gets both probabilities, in the order of the candidates. llama.cpp compares each pair; here
+/// sorted pieces with a common prefix are adjacent.
 fn merge(merged: &mut [MergedCandidate], vocabulary: &dyn Vocabulary) {
     let pieces: Vec<&[u8]> = merged.iter().map(|m| vocabulary.piece(m.candidate.token)).collect();
     let mut by_piece: Vec<usize> = (0..pieces.len()).collect();

@@ -15,7 +15,7 @@ const INITIAL_SORTED: usize = 256;
 
 const SORTED_GROWTH: usize = 4;
 
-/// Source: Fan et al., "Hierarchical Neural Story Generation", 2018. `k` is at least 1.
+/// Keeps the `k ≥ 1` most likely candidates. Source: Fan et al., "Hierarchical Neural Story Generation", 2018.
 pub(crate) fn top_k(candidates: &mut Candidates, k: usize) {
     if !candidates.is_sorted {
         candidates.sort(0..k);
@@ -34,7 +34,7 @@ pub(crate) fn top_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
     }
 }
 
-/// `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
+/// Applies [`top_p`], where `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
 pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, min_keep: usize, total: f32) {
     let Some(best) = candidates.best() else { return };
     let weight = |logit: f32| (logit - best.logit).exp();

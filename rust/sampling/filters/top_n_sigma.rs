@@ -8,7 +8,7 @@ pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
         return;
     }
     let logits = || candidates.list.iter().map(|candidate| candidate.logit);
-    let spread = logits().fold(Spread::default(), Spread::add);
+    let spread = logits().fold(LogitSpread::default(), LogitSpread::add);
     let squares = logits().fold(0.0, |squares, logit| spread.add_square(squares, logit));
     let floor = spread.floor(n, squares).max(f32::MIN);
     let n_listed = candidates.list.len();
@@ -17,26 +17,26 @@ pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
 }
 
 pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32) {
-    let spread = row.fold(Spread::default(), Spread::add);
+    let spread = row.fold(LogitSpread::default(), LogitSpread::add);
     let squares = row.fold(0.0, |squares, logit| spread.add_square(squares, logit));
     let floor = if row.logits.len() < 2 { f32::MIN } else { spread.floor(n, squares) };
     candidates.keep_above(row, floor);
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Spread {
+struct LogitSpread {
     max: f32,
     total: f32,
     n: f32,
 }
 
-impl Default for Spread {
+impl Default for LogitSpread {
     fn default() -> Self {
         Self { max: f32::NEG_INFINITY, total: 0.0, n: 0.0 }
     }
 }
 
-impl Spread {
+impl LogitSpread {
     fn add(self, logit: f32) -> Self {
         Self { max: self.max.max(logit), total: self.total + logit, n: self.n + 1.0 }
     }

@@ -5,7 +5,7 @@ use crate::sampling::{candidates::Candidates, draw::rng::Mt19937};
 /// Above this at most one token can reach the threshold, so none is removed.
 pub(crate) const MAX_THRESHOLD: f32 = 0.5;
 
-/// The generator is separate, as in llama.cpp's `xtc`.
+/// The state of XTC. Its generator is separate, as in llama.cpp's `xtc`.
 #[derive(Debug, Clone)]
 pub(crate) struct Xtc {
     probability: f32,

@@ -1,3 +1,5 @@
+//! Counts of the tokens in a window, for the repetition penalties.
+
 use std::sync::Arc;
 
 use crate::request::Token;
@@ -30,7 +32,7 @@ pub(crate) enum Base {
 }
 
 impl TokenCounts {
-    /// Negative tokens, which are outside of every row, are ignored, here and below.
+    /// Counts tokens. Negative ones, which are outside of every row, are ignored, here and below.
     pub(crate) fn of(tokens: &[Token]) -> Self {
         let ids = || tokens.iter().filter_map(|&token| usize::try_from(token).ok());
         let n_ids = ids().max().map_or(0, |last| last + 1);

@@ -29,7 +29,7 @@ pub(crate) trait Penalty: fmt::Debug + Send + Sync {
 
     fn copy(&self) -> Box<dyn Penalty>;
 
-    /// Approximate, without the shared part of the window.
+    /// Returns the approximate size without the shared part of the window.
     fn n_bytes(&self) -> usize;
 
     #[cfg(test)]

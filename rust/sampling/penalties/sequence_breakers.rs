@@ -74,7 +74,7 @@ impl SequenceBreakers {
         self.tails(token).iter().any(Vec::is_empty)
     }
 
-    /// Tokens after the last breaker, or the length of the window. The search stops after `max_length` tokens.
+    /// Counts the tokens after the last breaker, or all of the window. The search stops after `max_length` tokens.
     pub(crate) fn n_after_last(&self, window: &Window, max_length: usize) -> usize {
         let follows = |n_following: usize, tail: &[Token]| {
             tail.len() <= n_following && tail.iter().zip((0..n_following).rev()).all(|(&token, at)| window.nth_last(at) == token)

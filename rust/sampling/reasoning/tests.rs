@@ -14,7 +14,7 @@ const PIECES: [&str; 22] = [
 struct Toy;
 
 impl TokenLookup for Toy {
-    fn spelt(&self, text: &str) -> Option<Token> {
+    fn find_token(&self, text: &str) -> Option<Token> {
         (0..).zip(PIECES).find(|&(_, piece)| piece == text).map(|(token, _)| token)
     }
 
@@ -24,7 +24,7 @@ impl TokenLookup for Toy {
 }
 
 fn token(piece: &str) -> Token {
-    Toy.spelt(piece).unwrap_or_else(|| panic!("{piece:?} is no token"))
+    Toy.find_token(piece).unwrap_or_else(|| panic!("{piece:?} is no token"))
 }
 
 fn spellings() -> Arc<Spellings> {

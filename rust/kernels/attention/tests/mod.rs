@@ -35,7 +35,7 @@ fn random_setting(random: &mut Random) -> Setting {
         n_kv_heads,
         key_size,
         value_size: random.pick(&[key_size, 32, 64, 96, 128]),
-        formats: (random.pick(&Format::ALL), random.pick(&Format::ALL)),
+        formats: (random.pick(&CellFormat::ALL), random.pick(&CellFormat::ALL)),
         softcap: random.pick(&[0.0, 0.0, 5.0]),
         max_bias: random.pick(&[0.0, 8.0]),
         has_sinks: random.below(4) == 0,
@@ -77,7 +77,7 @@ fn random_shapes_agree_with_double_precision() {
 #[test]
 fn every_format_head_size_and_number_of_heads_agrees_with_double_precision() {
     let (rows, cells) = branches(3, 70, 9);
-    for format in Format::ALL {
+    for format in CellFormat::ALL {
         for size in [32, 64, 96, 128, 160, 192, 256] {
             let setting = Setting { key_size: size, value_size: size, formats: (format, format), ..Setting::PLAIN };
             assert_near(&Case::new(setting, MaskPattern::Causal, rows.clone(), cells.clone()), 1);
@@ -133,7 +133,7 @@ fn nan_in_a_visible_cell_reaches_the_result() {
 #[test]
 fn a_plan_can_be_made_again() {
     let mut random = Random(3);
-    let mut plan = Plan::default();
+    let mut plan = AttentionPlan::default();
     for level in levels() {
         let options = ComputeOptions { level, n_threads: 2, has_order: true };
         for (n_sequences, n_shared, n_own) in [(9, 300, 40), (1, 0, 1), (3, 1200, 2)] {
@@ -157,13 +157,13 @@ fn inconsistent_sizes_are_rejected() {
     let (rows, cells) = branches(2, 20, 3);
     let case = Case::new(Setting::PLAIN, MaskPattern::Causal, rows, cells);
     let options = ComputeOptions { level: Level::Portable, n_threads: 1, has_order: true };
-    let mut plan = Plan::default();
+    let mut plan = AttentionPlan::default();
     case.plan(&mut plan, options);
     let size = case.shape.n_heads * case.shape.value_size;
     let enough = scratch_bytes(&case.shape, 1);
     let attend_with = |change: fn(&mut Attention), n_results: usize, n_scratch: usize, row_stride: usize| {
         let (mut values, mut scratch) = (vec![0.0; n_results], vec![0; n_scratch]);
-        let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
+        let (values, scratch) = (SharedSlice::from(&mut values[..]), SharedSlice::from(&mut scratch[..]));
         let mut attention = case.attention();
         change(&mut attention);
         attend(
@@ -187,13 +187,13 @@ fn inconsistent_sizes_are_rejected() {
     assert!(panics_with("mask ends", || attend_with(|a| a.mask.as_mut().unwrap().row_stride += 1, 2 * size, enough, size)));
     assert!(panics_with("sinks", || attend_with(|a| a.sinks = Some(&[]), 2 * size, enough, size)));
     assert!(panics_with("another number of threads", || {
-        let mut plan = Plan::default();
+        let mut plan = AttentionPlan::default();
         case.plan(&mut plan, ComputeOptions { n_threads: 2, ..options });
         case.compute_with_plan(&plan, 1);
     }));
     assert!(panics_with("sequence", || {
         let order = MaskOrder { sequence_of_row: &[0], position_of_cell: None };
-        Plan::default().make(Level::Portable, 1, &case.shape, None, Some(&order));
+        AttentionPlan::default().make(Level::Portable, 1, &case.shape, None, Some(&order));
     }));
 }
 
@@ -201,12 +201,12 @@ fn inconsistent_sizes_are_rejected() {
 fn covers_reports_the_supported_shapes() {
     let shape = Case::new(Setting::PLAIN, MaskPattern::Causal, vec![Row { sequence: 0, position: 0 }], branches(1, 1, 1).1).shape;
     for level in levels() {
-        assert!(covers(level, Format::F16, Format::Q8_0, &shape));
-        assert!(!covers(level, Format::Q8_0, Format::F16, &Shape { key_size: 48, ..shape }));
-        assert!(!covers(level, Format::F16, Format::F16, &Shape { key_size: 20, ..shape }));
-        assert!(covers(level, Format::F16, Format::Bf16, &Shape { value_size: 120, ..shape }));
-        assert!(!covers(level, Format::F16, Format::F16, &Shape { value_size: 20, ..shape }));
-        assert!(!covers(level, Format::F16, Format::F16, &Shape { n_heads: 3, ..shape }));
-        assert!(!covers(level, Format::F16, Format::F16, &Shape { n_rows: 0, ..shape }));
+        assert!(covers(level, CellFormat::F16, CellFormat::Q8_0, &shape));
+        assert!(!covers(level, CellFormat::Q8_0, CellFormat::F16, &AttentionShape { key_size: 48, ..shape }));
+        assert!(!covers(level, CellFormat::F16, CellFormat::F16, &AttentionShape { key_size: 20, ..shape }));
+        assert!(covers(level, CellFormat::F16, CellFormat::Bf16, &AttentionShape { value_size: 120, ..shape }));
+        assert!(!covers(level, CellFormat::F16, CellFormat::F16, &AttentionShape { value_size: 20, ..shape }));
+        assert!(!covers(level, CellFormat::F16, CellFormat::F16, &AttentionShape { n_heads: 3, ..shape }));
+        assert!(!covers(level, CellFormat::F16, CellFormat::F16, &AttentionShape { n_rows: 0, ..shape }));
     }
 }

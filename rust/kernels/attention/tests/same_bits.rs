@@ -102,7 +102,7 @@ fn splitting_work_by_blocks_does_not_change_results() {
         let result = case.compute(options);
         for n_threads in [2, 3, 5, 16] {
             let options = ComputeOptions { n_threads, ..options };
-            let mut plan = super::Plan::default();
+            let mut plan = super::AttentionPlan::default();
             case.plan(&mut plan, options);
             assert!(!plan.units.splits.is_empty(), "nothing is split for {n_threads} threads");
             // One plan serves all layers.

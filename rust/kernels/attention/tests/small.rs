@@ -3,12 +3,12 @@
 use super::assert_near;
 use super::support::{Case, ComputeOptions, MaskPattern, Setting, branches};
 use crate::kernels::Level;
-use crate::kernels::attention::Format;
+use crate::kernels::attention::CellFormat;
 
 #[test]
 fn every_format_is_read_within_its_bounds() {
     let (rows, cells) = branches(2, 5, 2);
-    for format in Format::ALL {
+    for format in CellFormat::ALL {
         let setting =
             Setting { n_heads: 2, n_kv_heads: 1, key_size: 32, value_size: 32, formats: (format, format), ..Setting::PLAIN };
         assert_near(&Case::new(setting, MaskPattern::Causal, rows.clone(), cells.clone()), 1);
@@ -36,7 +36,7 @@ fn every_setting_agrees_with_double_precision() {
 #[test]
 fn threads_that_share_a_row_write_only_their_own_parts() {
     // Two blocks, one for each thread.
-    let formats = (Format::F32, Format::F32);
+    let formats = (CellFormat::F32, CellFormat::F32);
     let setting = Setting { n_heads: 1, n_kv_heads: 1, key_size: 8, value_size: 8, formats, ..Setting::PLAIN };
     let (rows, cells) = branches(1, 260, 1);
     let case = Case::new(setting, MaskPattern::Causal, rows, cells);

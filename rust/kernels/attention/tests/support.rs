@@ -1,9 +1,10 @@
 //! Test cases of cells and rows that see some of them, and attention in double precision to compare with.
 
 use crate::kernels::attention::{
-    Attention, AttentionOutput, Cells, Format, Mask, MaskOrder, Plan, Queries, Shape, attend, scratch_bytes,
+    Attention, AttentionOutput, AttentionPlan, AttentionShape, CacheCells, CellFormat, Mask, MaskOrder, Queries, attend,
+    scratch_bytes,
 };
-use crate::kernels::{Level, Shared, ThreadTeam};
+use crate::kernels::{Level, SharedSlice, ThreadTeam};
 
 /// splitmix64.
 #[derive(Debug, Clone)]
@@ -104,7 +105,7 @@ pub struct Setting {
     pub n_kv_heads: usize,
     pub key_size: usize,
     pub value_size: usize,
-    pub formats: (Format, Format),
+    pub formats: (CellFormat, CellFormat),
     pub softcap: f32,
     pub max_bias: f32,
     pub has_sinks: bool,
@@ -117,7 +118,7 @@ impl Setting {
         n_kv_heads: 2,
         key_size: 64,
         value_size: 64,
-        formats: (Format::F16, Format::F16),
+        formats: (CellFormat::F16, CellFormat::F16),
         softcap: 0.0,
         max_bias: 0.0,
         has_sinks: false,
@@ -131,7 +132,7 @@ pub struct Case {
     pub setting: Setting,
     pub rows: Vec<Row>,
     pub cells: Vec<Cell>,
-    pub shape: Shape,
+    pub shape: AttentionShape,
     queries: Vec<f32>,
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -153,7 +154,7 @@ pub struct ComputeOptions {
 impl Case {
     pub fn new(setting: Setting, pattern: MaskPattern, rows: Vec<Row>, cells: Vec<Cell>) -> Self {
         let Setting { n_heads, n_kv_heads, key_size, value_size, .. } = setting;
-        let shape = Shape { n_rows: rows.len(), n_heads, n_kv_heads, n_cells: cells.len(), key_size, value_size };
+        let shape = AttentionShape { n_rows: rows.len(), n_heads, n_kv_heads, n_cells: cells.len(), key_size, value_size };
         let mut queries = Vec::new();
         for row in &rows {
             let mut random = Random(u64::from(row.sequence) << 32 | u64::from(row.position));
@@ -194,16 +195,16 @@ impl Case {
         self.setting.has_mask.then_some(Mask { values: &self.mask, row_stride: self.cells.len() })
     }
 
-    pub fn plan(&self, plan: &mut Plan, options: ComputeOptions) {
+    pub fn plan(&self, plan: &mut AttentionPlan, options: ComputeOptions) {
         let order = MaskOrder { sequence_of_row: &self.sequence_of_row, position_of_cell: Some(&self.position_of_cell) };
         plan.make(options.level, options.n_threads, &self.shape, self.mask().as_ref(), options.has_order.then_some(&order));
     }
 
     pub fn attention(&self) -> Attention<'_> {
         let Setting { n_heads, n_kv_heads, key_size, value_size, formats, softcap, max_bias, has_sinks, .. } = self.setting;
-        let cells = |bytes, format: Format, head_size| {
+        let cells = |bytes, format: CellFormat, head_size| {
             let head_stride = format.bytes(head_size);
-            Cells { bytes, format, head_size, cell_stride: n_kv_heads * head_stride, head_stride }
+            CacheCells { bytes, format, head_size, cell_stride: n_kv_heads * head_stride, head_stride }
         };
         #[expect(clippy::cast_precision_loss)]
         Attention {
@@ -221,17 +222,17 @@ impl Case {
 
     /// Computes with the kernels, with scratch memory and output initialised to values that must not be used.
     pub fn compute(&self, options: ComputeOptions) -> Vec<f32> {
-        let mut plan = Plan::default();
+        let mut plan = AttentionPlan::default();
         self.plan(&mut plan, options);
         self.compute_with_plan(&plan, options.n_threads)
     }
 
-    pub fn compute_with_plan(&self, plan: &Plan, n_threads: usize) -> Vec<f32> {
+    pub fn compute_with_plan(&self, plan: &AttentionPlan, n_threads: usize) -> Vec<f32> {
         let size = self.shape.n_heads * self.shape.value_size;
         let mut values = vec![f32::NAN; self.rows.len() * size];
         let mut scratch = vec![0xff; scratch_bytes(&self.shape, n_threads)];
         {
-            let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
+            let (values, scratch) = (SharedSlice::from(&mut values[..]), SharedSlice::from(&mut scratch[..]));
             let out = AttentionOutput { values: &values, row_stride: size, head_stride: self.shape.value_size };
             ThreadTeam::run(n_threads, |team| attend(&self.attention(), plan, &out, &scratch, team));
         }
@@ -256,7 +257,7 @@ impl Case {
     /// Returns the greatest difference of a result from attention in double precision, relative to the greatest magnitude of
     /// the summed values. Compares every `step`-th row.
     pub fn error(&self, result: &[f32], step: usize) -> f64 {
-        let Shape { n_heads, n_kv_heads, key_size, value_size, .. } = self.shape;
+        let AttentionShape { n_heads, n_kv_heads, key_size, value_size, .. } = self.shape;
         let (key_format, value_format) = self.setting.formats;
         let keys = decode(key_format, &self.keys);
         let values = decode(value_format, &self.values);
@@ -338,14 +339,14 @@ fn bias(pattern: MaskPattern, row: Row, cell: &Cell) -> f32 {
 }
 
 /// Encodes one random head of a cell.
-fn encode(format: Format, size: usize, random: &mut Random, to: &mut Vec<u8>) {
+fn encode(format: CellFormat, size: usize, random: &mut Random, to: &mut Vec<u8>) {
     match format {
-        Format::F32 => (0..size).for_each(|_| to.extend(random.unit().to_ne_bytes())),
-        Format::F16 => (0..size).for_each(|_| to.extend(to_half(random.unit()).to_ne_bytes())),
-        Format::Bf16 => {
+        CellFormat::F32 => (0..size).for_each(|_| to.extend(random.unit().to_ne_bytes())),
+        CellFormat::F16 => (0..size).for_each(|_| to.extend(to_half(random.unit()).to_ne_bytes())),
+        CellFormat::Bf16 => {
             (0..size).for_each(|_| to.extend(u16::try_from(random.unit().to_bits() >> 16).unwrap().to_ne_bytes()));
         }
-        Format::Q8_0 => {
+        CellFormat::Q8_0 => {
             for _ in 0..size / 32 {
                 to.extend(to_half((1.5 + random.unit()) / 320.0).to_ne_bytes());
                 to.extend((0..32).map(|_| u8::try_from(random.word() & 0xff).unwrap()));
@@ -354,13 +355,13 @@ fn encode(format: Format, size: usize, random: &mut Random, to: &mut Vec<u8>) {
     }
 }
 
-fn decode(format: Format, bytes: &[u8]) -> Vec<f64> {
+fn decode(format: CellFormat, bytes: &[u8]) -> Vec<f64> {
     let pairs = || bytes.as_chunks::<2>().0.iter().map(|pair| u16::from_ne_bytes(*pair));
     match format {
-        Format::F32 => bytes.as_chunks::<4>().0.iter().map(|four| f64::from(f32::from_ne_bytes(*four))).collect(),
-        Format::F16 => pairs().map(from_half).collect(),
-        Format::Bf16 => pairs().map(|bits| f64::from(f32::from_bits(u32::from(bits) << 16))).collect(),
-        Format::Q8_0 => {
+        CellFormat::F32 => bytes.as_chunks::<4>().0.iter().map(|four| f64::from(f32::from_ne_bytes(*four))).collect(),
+        CellFormat::F16 => pairs().map(from_half).collect(),
+        CellFormat::Bf16 => pairs().map(|bits| f64::from(f32::from_bits(u32::from(bits) << 16))).collect(),
+        CellFormat::Q8_0 => {
             let blocks = bytes.as_chunks::<34>().0.iter();
             let numbers = blocks.flat_map(|block| {
                 let factor = from_half(u16::from_ne_bytes([block[0], block[1]]));

@@ -8,14 +8,14 @@ pub(super) mod x86;
 
 use super::form::Form;
 
-pub(super) struct Block {
+pub(super) struct QuantisedBlock {
     pub(super) bytes: [i8; 32],
-    /// Not yet rounded to half precision.
+    /// Scale, not yet rounded to half precision.
     pub(super) scale: f32,
     pub(super) sum: i32,
 }
 
-pub(super) struct SuperBlock {
+pub(super) struct QuantisedSuperBlock {
     pub(super) bytes: [i8; 256],
     pub(super) scale: f32,
     /// Sums of sixteen bytes each.
@@ -24,8 +24,8 @@ pub(super) struct SuperBlock {
 
 /// Every function requires the instruction set, and as many readable values as there are bytes.
 pub(super) trait Quantise {
-    unsafe fn block(values: *const f32) -> Block;
-    unsafe fn super_block(values: *const f32) -> SuperBlock;
+    unsafe fn quantise_block(values: *const f32) -> QuantisedBlock;
+    unsafe fn quantise_super_block(values: *const f32) -> QuantisedSuperBlock;
     unsafe fn round_to_half(value: f32) -> f32;
 }
 
@@ -37,14 +37,14 @@ pub(super) struct ActivationSpan {
     pub(super) n_columns: usize,
     pub(super) column: usize,
     pub(super) n: usize,
-    /// Was added to the weights' bytes.
+    /// Offset that was added to the weights' bytes.
     pub(super) offset: i32,
 }
 
 /// Writes one column of `span.n` units. Callers guarantee `Q`, readable values, and room in the tile's column, which no other
 /// thread uses.
 #[inline(always)]
-pub(super) unsafe fn span<Q: Quantise, F: Form>(span: &ActivationSpan) {
+pub(super) unsafe fn quantise_span<Q: Quantise, F: Form>(span: &ActivationSpan) {
     let ActivationSpan { values, tile, n_columns, column, n, offset } = *span;
     for i in 0..n {
         // SAFETY: the caller guarantees the instruction set, the values and the unit.
@@ -54,7 +54,7 @@ pub(super) unsafe fn span<Q: Quantise, F: Form>(span: &ActivationSpan) {
             let scale_at = unit.add(F::LEN * n_columns).cast::<f32>();
             let rest = scale_at.add(n_columns).cast::<i32>();
             if F::LEN == 32 {
-                let block = Q::block(values);
+                let block = Q::quantise_block(values);
                 unit.add(32 * column).cast::<[i8; 32]>().write(block.bytes);
                 scale_at.add(column).write(Q::round_to_half(block.scale));
                 if F::MINS > 0 {
@@ -65,7 +65,7 @@ pub(super) unsafe fn span<Q: Quantise, F: Form>(span: &ActivationSpan) {
                 }
                 continue;
             }
-            let block = Q::super_block(values);
+            let block = Q::quantise_super_block(values);
             for b in 0..8 {
                 let bytes = block.bytes.as_ptr().add(32 * b).cast::<[i8; 32]>().read();
                 unit.add(32 * (n_columns * b + column)).cast::<[i8; 32]>().write(bytes);

@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{Block, Quantise, SuperBlock};
+use super::{Quantise, QuantisedBlock, QuantisedSuperBlock};
 use crate::kernels::half::neon::{four_halves, four_singles};
 
 pub(in crate::kernels::products) struct Neon;
@@ -19,7 +19,7 @@ primitives! {
 
 impl Quantise for Neon {
     primitives! {
-        block(values: *const f32) -> Block = {
+        quantise_block(values: *const f32) -> QuantisedBlock = {
             let v: [float32x4_t; 8] = std::array::from_fn(|i| vld1q_f32(values.add(4 * i)));
             // Lanes first, then halves of the vector: the order determines the result if some values are NaN.
             let (mut low, mut high) = (vabsq_f32(v[0]), vabsq_f32(v[1]));
@@ -38,10 +38,10 @@ impl Quantise for Neon {
             vst1q_s8(bytes.as_mut_ptr(), first);
             vst1q_s8(bytes.as_mut_ptr().add(16), last);
             let sum = i32::from(vaddlvq_s8(first)) + i32::from(vaddlvq_s8(last));
-            Block { bytes, scale: max_abs / 127.0, sum }
+            QuantisedBlock { bytes, scale: max_abs / 127.0, sum }
         };
 
-        super_block(values: *const f32) -> SuperBlock = {
+        quantise_super_block(values: *const f32) -> QuantisedSuperBlock = {
             let four = |i: usize| vld1q_f32(values.add(4 * i));
             // Returns the second operand where the first is NaN, so NaN is skipped.
             let mut lanes = [vdupq_n_f32(0.0); 4];
@@ -51,7 +51,7 @@ impl Quantise for Neon {
                 }
             }
             let max_abs = vmaxvq_f32(vmaxq_f32(vmaxq_f32(lanes[0], lanes[1]), vmaxq_f32(lanes[2], lanes[3])));
-            let mut block = SuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
+            let mut block = QuantisedSuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
             if max_abs == 0.0 {
                 return block;
             }

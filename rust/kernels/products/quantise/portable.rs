@@ -1,6 +1,6 @@
 //! Quantises activations in plain Rust, and treats NaN as the processor's instructions do.
 
-use super::{Block, Quantise, SuperBlock};
+use super::{Quantise, QuantisedBlock, QuantisedSuperBlock};
 use crate::kernels::half::{from_single, to_single};
 
 pub(in crate::kernels::products) struct Portable;
@@ -17,7 +17,7 @@ fn nearest(value: f32) -> i32 {
 }
 
 impl Quantise for Portable {
-    unsafe fn block(values: *const f32) -> Block {
+    unsafe fn quantise_block(values: *const f32) -> QuantisedBlock {
         // SAFETY: the caller guarantees 32 values.
         let values = unsafe { values.cast::<[f32; 32]>().read() };
         // Lanes first, then across lanes: the order determines the result if some values are NaN.
@@ -33,10 +33,10 @@ impl Quantise for Portable {
         let rounded = values.map(|value| nearest(value * factor));
         #[expect(clippy::cast_possible_truncation, reason = "clamped")]
         let bytes = rounded.map(|one| one.clamp(-128, 127) as i8);
-        Block { bytes, scale: max_abs / 127.0, sum: bytes.into_iter().map(i32::from).sum() }
+        QuantisedBlock { bytes, scale: max_abs / 127.0, sum: bytes.into_iter().map(i32::from).sum() }
     }
 
-    unsafe fn super_block(values: *const f32) -> SuperBlock {
+    unsafe fn quantise_super_block(values: *const f32) -> QuantisedSuperBlock {
         // SAFETY: the caller guarantees 256 values.
         let values = unsafe { values.cast::<[f32; 256]>().read() };
         let (mut max_abs, mut signed) = (0.0, 0.0);
@@ -46,7 +46,7 @@ impl Quantise for Portable {
             }
         }
         if max_abs == 0.0 {
-            return SuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
+            return QuantisedSuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
         }
         let factor = -127.0 / signed;
         // Adding 1.5 * 2^23 leaves the nearest integer in the lower bits.
@@ -56,7 +56,7 @@ impl Quantise for Portable {
             ((bits & 0x007f_ffff) - 0x0040_0000).min(127) as i8
         });
         let sums = std::array::from_fn(|i| bytes[16 * i..16 * i + 16].iter().map(|&byte| i16::from(byte)).sum());
-        SuperBlock { bytes, scale: 1.0 / factor, sums }
+        QuantisedSuperBlock { bytes, scale: 1.0 / factor, sums }
     }
 
     primitives! {

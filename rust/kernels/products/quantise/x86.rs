@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Block, Quantise, SuperBlock};
+use super::{Quantise, QuantisedBlock, QuantisedSuperBlock};
 
 pub(in crate::kernels::products) struct X86;
 
@@ -28,7 +28,7 @@ primitives! {
 
 impl Quantise for X86 {
     primitives! {
-        block(values: *const f32) -> Block = {
+        quantise_block(values: *const f32) -> QuantisedBlock = {
             let v: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(values.add(8 * i)));
             let mut lanes = absolute(v[0]);
             for &eight in &v[1..] {
@@ -43,10 +43,10 @@ impl Quantise for X86 {
             let sum = sum_of_lanes(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
             let mut bytes = [0; 32];
             _mm256_storeu_si256(bytes.as_mut_ptr().cast(), ordered(packed));
-            Block { bytes, scale: max_abs / 127.0, sum }
+            QuantisedBlock { bytes, scale: max_abs / 127.0, sum }
         };
 
-        super_block(values: *const f32) -> SuperBlock = {
+        quantise_super_block(values: *const f32) -> QuantisedSuperBlock = {
             let eight = |i: usize| _mm256_loadu_ps(values.add(8 * i));
             // Returns the second operand where the first is NaN, so NaN is skipped.
             let mut lanes = [_mm256_setzero_ps(); 4];
@@ -56,7 +56,7 @@ impl Quantise for X86 {
                 }
             }
             let max_abs = max_of_lanes(_mm256_max_ps(_mm256_max_ps(lanes[0], lanes[1]), _mm256_max_ps(lanes[2], lanes[3])));
-            let mut block = SuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
+            let mut block = QuantisedSuperBlock { bytes: [0; 256], scale: 0.0, sums: [0; 16] };
             if max_abs == 0.0 {
                 return block;
             }

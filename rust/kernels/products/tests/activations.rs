@@ -31,7 +31,7 @@ fn rows(random: &mut Random) -> Vec<Vec<f32>> {
 fn assert_matches_reference<Q: Quantise>() {
     for row in rows(&mut Random(21)) {
         // SAFETY: the caller checked the instruction set; 256 values are there.
-        let whole = unsafe { Q::super_block(row.as_ptr()) };
+        let whole = unsafe { Q::quantise_super_block(row.as_ptr()) };
         let (bytes, scale) = bytes_256(&row);
         assert_eq!((&whole.bytes[..], whole.scale.to_bits()), (&bytes[..], scale.to_bits()));
         for (sum, bytes) in whole.sums.iter().zip(bytes.chunks_exact(16)) {
@@ -39,7 +39,7 @@ fn assert_matches_reference<Q: Quantise>() {
         }
         for values in row.chunks_exact(32) {
             // SAFETY: as above, and 32 values.
-            let block = unsafe { Q::block(values.as_ptr()) };
+            let block = unsafe { Q::quantise_block(values.as_ptr()) };
             let (bytes, scale) = bytes_32(values);
             assert_eq!((&block.bytes[..], block.scale.to_bits()), (&bytes[..], scale.to_bits()));
             assert_eq!(block.sum, bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>());
@@ -77,13 +77,14 @@ fn assert_matches_portable_with_nan<Q: Quantise>() {
                 row[random.below(256)] = bad;
             }
             // SAFETY: the caller checked the instruction set; 256 values are there.
-            let (a, b) = unsafe { (portable::Portable::super_block(row.as_ptr()), Q::super_block(row.as_ptr())) };
+            let (a, b) =
+                unsafe { (portable::Portable::quantise_super_block(row.as_ptr()), Q::quantise_super_block(row.as_ptr())) };
             assert_eq!(
                 (a.bytes, a.sums, a.scale.is_nan(), a.scale.is_sign_negative()),
                 (b.bytes, b.sums, b.scale.is_nan(), b.scale.is_sign_negative())
             );
             // SAFETY: as above, and 32 values.
-            let (a, b) = unsafe { (portable::Portable::block(row.as_ptr()), Q::block(row.as_ptr())) };
+            let (a, b) = unsafe { (portable::Portable::quantise_block(row.as_ptr()), Q::quantise_block(row.as_ptr())) };
             assert_eq!(
                 (a.bytes, a.sum, a.scale.is_nan(), a.scale.is_infinite()),
                 (b.bytes, b.sum, b.scale.is_nan(), b.scale.is_infinite())
@@ -109,7 +110,7 @@ fn neon_treats_nan_like_plain_rust() {
 #[test]
 fn rows_of_zeros_give_zeros_and_nan_stays_in_its_row() {
     let mut random = Random(23);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         let matrix = Matrix::random(&mut random, format, 512, 20);
         for level in levels() {
             assert!(matrix.times(level, &[0.0; 512], 1).iter().all(|&product| product == 0.0), "{format:?} on {level}");

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_row_has_the_same_results_among_any_number_of_rows_and_threads() {
     let mut random = Random(11);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for level in levels().into_iter().filter(|&level| level != Level::Portable) {
             let (n_in, n_out) = (768, 53);
             let matrix = Matrix::random(&mut random, format, n_in, n_out);
@@ -30,7 +30,7 @@ fn results_do_not_depend_on_the_cache_size() {
     // Rows so long that the activations of few of them fit in the cache.
     let mut random = Random(12);
     let n_in = 12_288;
-    for format in [Format::Q8_0, Format::Q4K] {
+    for format in [WeightFormat::Q8_0, WeightFormat::Q4K] {
         for level in levels().into_iter().filter(|&level| level != Level::Portable) {
             let matrix = Matrix::random(&mut random, format, n_in, 18);
             let values = random.values(80 * n_in);
@@ -46,7 +46,7 @@ fn results_do_not_depend_on_the_cache_size() {
 #[test]
 fn instruction_sets_agree_bit_by_bit() {
     let mut random = Random(13);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for _ in 0..6 {
             let n_in = random.within(1, 4) * 256;
             let n_out = random.within(1, 40);
@@ -67,7 +67,7 @@ fn instruction_sets_agree_bit_by_bit() {
 fn instruction_sets_agree_at_extreme_bytes() {
     // Instruction sets that add products in 16 bits must widen before they overflow.
     let mut random = Random(14);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for byte in [0x00, 0x7f, 0x80, 0xff, 0x88, 0x77] {
             let mut matrix = Matrix::random(&mut random, format, 512, 20);
             matrix.bytes.fill(byte);

@@ -8,10 +8,10 @@ mod reference;
 mod small;
 
 use super::{
-    ExpertChoices, Experts, Format, ProductOutput, Rows, Weights, multiply, multiply_by_expert, scratch_bytes,
+    ExpertChoices, Experts, ProductOutput, Rows, WeightFormat, Weights, multiply, multiply_by_expert, scratch_bytes,
     scratch_bytes_by_expert,
 };
-use crate::kernels::{Level, Shared, ThreadTeam};
+use crate::kernels::{Level, SharedSlice, ThreadTeam};
 
 /// Random numbers: splitmix64.
 struct Random(u64);
@@ -54,7 +54,7 @@ fn levels() -> Vec<Level> {
 /// A matrix of valid blocks.
 #[derive(Clone)]
 struct Matrix {
-    format: Format,
+    format: WeightFormat,
     n_in: usize,
     n_out: usize,
     bytes: Vec<u8>,
@@ -62,7 +62,7 @@ struct Matrix {
 
 impl Matrix {
     /// Fills a matrix with random bits and finite scales.
-    fn random(random: &mut Random, format: Format, n_in: usize, n_out: usize) -> Self {
+    fn random(random: &mut Random, format: WeightFormat, n_in: usize, n_out: usize) -> Self {
         let mut bytes: Vec<u8> = (0..n_out * format.row_bytes(n_in)).map(|_| random.next().to_le_bytes()[0]).collect();
         for block in bytes.chunks_exact_mut(format.block_bytes()) {
             reference::make_finite(random, format, block);
@@ -81,7 +81,7 @@ impl Matrix {
         let rows = Rows { values, n_rows, row_stride: self.n_in };
         let mut scratch = vec![0xa5; scratch_bytes(level, self.format, self.n_in, self.n_out, n_rows, n_threads)];
         let mut out = vec![f32::NAN; n_rows * self.n_out];
-        let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+        let (scratch, shared) = (SharedSlice::from(&mut scratch[..]), SharedSlice::from(&mut out[..]));
         let output = ProductOutput { values: &shared, row_stride: self.n_out };
         ThreadTeam::run(n_threads, |team| multiply(level, &self.weights(), &rows, &output, &scratch, team));
         out

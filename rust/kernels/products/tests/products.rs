@@ -21,7 +21,7 @@ pub(super) fn check(level: Level, matrix: &Matrix, values: &[f32], result: &[f32
 #[test]
 fn products_agree_with_double_precision() {
     let mut random = Random(1);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for level in levels() {
             for _ in 0..12 {
                 let most = if format.block_len() == 256 { 3 } else { 40 };
@@ -40,7 +40,7 @@ fn products_agree_with_double_precision() {
 #[test]
 fn long_rows_and_many_rows_agree_with_double_precision() {
     let mut random = Random(2);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for level in levels().into_iter().filter(|&level| level != Level::Portable) {
             // 40 blocks per row, then more activations than fit in the cache.
             for (n_in, n_out, n_rows) in [(40 * format.block_len().max(32), 17, 3), (1024, 33, 70)] {
@@ -56,7 +56,7 @@ fn long_rows_and_many_rows_agree_with_double_precision() {
 fn rows_may_have_gaps() {
     let mut random = Random(3);
     for level in levels() {
-        for format in [Format::Q8_0, Format::Q4K, Format::F16] {
+        for format in [WeightFormat::Q8_0, WeightFormat::Q4K, WeightFormat::F16] {
             let (n_in, n_out, n_rows) = (512, 21, 11);
             let matrix = Matrix::random(&mut random, format, n_in, n_out);
             let values = random.values(n_rows * n_in);
@@ -69,7 +69,7 @@ fn rows_may_have_gaps() {
             let weights = Weights { bytes: &apart, row_stride: row_bytes + 10, ..matrix.weights() };
             let mut scratch = vec![0; scratch_bytes(level, format, n_in, n_out, n_rows, 2)];
             let mut out = vec![7.0; n_rows * (n_out + 5)];
-            let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+            let (scratch, shared) = (SharedSlice::from(&mut scratch[..]), SharedSlice::from(&mut out[..]));
             let output = ProductOutput { values: &shared, row_stride: n_out + 5 };
             ThreadTeam::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
 
@@ -84,7 +84,7 @@ fn rows_may_have_gaps() {
 fn each_row_is_multiplied_with_its_experts() {
     let mut random = Random(4);
     for level in levels() {
-        for format in [Format::Q4_0, Format::Q6K, Format::Bf16] {
+        for format in [WeightFormat::Q4_0, WeightFormat::Q6K, WeightFormat::Bf16] {
             for (n_tokens, n_used, n_experts, n_threads) in [(1, 1, 1, 1), (1, 4, 8, 2), (30, 2, 5, 3), (9, 3, 40, 2)] {
                 let (n_in, n_out) = (512, 37);
                 let matrices: Vec<Matrix> = (0..n_experts).map(|_| Matrix::random(&mut random, format, n_in, n_out)).collect();
@@ -106,7 +106,7 @@ fn each_row_is_multiplied_with_its_experts() {
                     let rows = Rows { values: &values, n_rows, row_stride: n_in };
                     let mut scratch = vec![0xa5; scratch_bytes_by_expert(level, &weights, n_tokens * n_used, n_threads)];
                     let mut out = vec![f32::NAN; n_tokens * n_used * n_out];
-                    let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+                    let (scratch, shared) = (SharedSlice::from(&mut scratch[..]), SharedSlice::from(&mut out[..]));
                     let output = ProductOutput { values: &shared, row_stride: n_out };
                     ThreadTeam::run(n_threads, |team| {
                         multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team);

@@ -3,7 +3,7 @@
 
 use super::Random;
 use crate::kernels::half::{from_single, to_single};
-use crate::kernels::products::format::Format;
+use crate::kernels::products::format::WeightFormat;
 
 const IQ4: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 const FP4: [i32; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -16,19 +16,24 @@ pub(super) struct Weight {
 }
 
 /// Offsets of a block's halves.
-fn halves_at(format: Format) -> &'static [usize] {
+fn halves_at(format: WeightFormat) -> &'static [usize] {
     match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::Iq4Nl | Format::Iq4Xs | Format::F16 => &[0],
-        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
-        Format::Q2K => &[80, 82],
-        Format::Q3K => &[108],
-        Format::Q6K => &[208],
-        Format::Mxfp4 | Format::Bf16 | Format::F32 => &[],
+        WeightFormat::Q8_0
+        | WeightFormat::Q4_0
+        | WeightFormat::Q5_0
+        | WeightFormat::Iq4Nl
+        | WeightFormat::Iq4Xs
+        | WeightFormat::F16 => &[0],
+        WeightFormat::Q4_1 | WeightFormat::Q5_1 | WeightFormat::Q4K | WeightFormat::Q5K => &[0, 2],
+        WeightFormat::Q2K => &[80, 82],
+        WeightFormat::Q3K => &[108],
+        WeightFormat::Q6K => &[208],
+        WeightFormat::Mxfp4 | WeightFormat::Bf16 | WeightFormat::F32 => &[],
     }
 }
 
 /// Replaces the scales of a block of random bits by finite ones.
-pub(super) fn make_finite(random: &mut Random, format: Format, block: &mut [u8]) {
+pub(super) fn make_finite(random: &mut Random, format: WeightFormat, block: &mut [u8]) {
     for &at in halves_at(format) {
         let half = match random.below(20) {
             0 => 0,
@@ -38,9 +43,9 @@ pub(super) fn make_finite(random: &mut Random, format: Format, block: &mut [u8])
         block[at..at + 2].copy_from_slice(&half.to_le_bytes());
     }
     match format {
-        Format::Mxfp4 => block[0] = u8::try_from(random.within(100, 140)).unwrap(),
-        Format::Bf16 => block.copy_from_slice(&random.value().to_bits().to_le_bytes()[2..]),
-        Format::F32 => block.copy_from_slice(&random.value().to_le_bytes()),
+        WeightFormat::Mxfp4 => block[0] = u8::try_from(random.within(100, 140)).unwrap(),
+        WeightFormat::Bf16 => block.copy_from_slice(&random.value().to_bits().to_le_bytes()[2..]),
+        WeightFormat::F32 => block.copy_from_slice(&random.value().to_le_bytes()),
         _ => {}
     }
 }
@@ -56,7 +61,7 @@ fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
 
 /// Decodes a block.
 #[allow(clippy::too_many_lines, reason = "one arm for each format")]
-pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
+pub(super) fn weights(format: WeightFormat, block: &[u8]) -> Vec<Weight> {
     let half = |at: usize| f64::from(to_single(u16::from_le_bytes([block[at], block[at + 1]])));
     let dword = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
     let plain = |scaled: f64| Weight { scaled, min: 0.0 };
@@ -66,19 +71,21 @@ pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
     let k = |i: usize| (i / 64, i / 32 % 2, i % 32);
     let of = |n: usize, weight: &dyn Fn(usize) -> Weight| (0..n).map(weight).collect::<Vec<_>>();
     match format {
-        Format::Q8_0 => of(32, &|i| plain(half(0) * f64::from(block[2 + i].cast_signed()))),
-        Format::Q4_0 => of(32, &|i| plain(half(0) * f64::from(nibble(2, i) - 8))),
-        Format::Q4_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(4, i)), min: -half(2) }),
-        Format::Q5_0 => of(32, &|i| plain(half(0) * f64::from(nibble(6, i) + fifth(2, i) - 16))),
-        Format::Q5_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(8, i) + fifth(4, i)), min: -half(2) }),
-        Format::Iq4Nl => of(32, &|i| plain(half(0) * f64::from(IQ4[nibble(2, i) as usize]))),
-        Format::Mxfp4 => of(32, &|i| plain(2.0_f64.powi(i32::from(block[0]) - 128) * f64::from(FP4[nibble(1, i) as usize]))),
-        Format::Q2K => of(256, &|i| {
+        WeightFormat::Q8_0 => of(32, &|i| plain(half(0) * f64::from(block[2 + i].cast_signed()))),
+        WeightFormat::Q4_0 => of(32, &|i| plain(half(0) * f64::from(nibble(2, i) - 8))),
+        WeightFormat::Q4_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(4, i)), min: -half(2) }),
+        WeightFormat::Q5_0 => of(32, &|i| plain(half(0) * f64::from(nibble(6, i) + fifth(2, i) - 16))),
+        WeightFormat::Q5_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(8, i) + fifth(4, i)), min: -half(2) }),
+        WeightFormat::Iq4Nl => of(32, &|i| plain(half(0) * f64::from(IQ4[nibble(2, i) as usize]))),
+        WeightFormat::Mxfp4 => {
+            of(32, &|i| plain(2.0_f64.powi(i32::from(block[0]) - 128) * f64::from(FP4[nibble(1, i) as usize])))
+        }
+        WeightFormat::Q2K => of(256, &|i| {
             let whole = block[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
             let byte = block[i / 16];
             Weight { scaled: half(80) * f64::from(byte & 15) * f64::from(whole), min: half(82) * f64::from(byte >> 4) }
         }),
-        Format::Q3K => of(256, &|i| {
+        WeightFormat::Q3K => of(256, &|i| {
             let low = i32::from(block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3);
             let third = i32::from(block[i % 32] >> (i / 32) & 1);
             let j = i / 16;
@@ -86,20 +93,20 @@ pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
             let scale = low_scale | ((block[104 + j % 4] >> (j / 4 * 2) & 3) << 4);
             plain(half(108) * f64::from(i32::from(scale) - 32) * f64::from(low + 4 * third - 4))
         }),
-        Format::Q4K | Format::Q5K => of(256, &|i| {
+        WeightFormat::Q4K | WeightFormat::Q5K => of(256, &|i| {
             let (at, upper, within) = k(i);
             let (scale, min) = scale_and_min(&block[4..16], i / 32);
-            let lower = block[if format == Format::Q4K { 16 } else { 48 } + 32 * at + within] >> (4 * upper) & 15;
-            let fifth = if format == Format::Q4K { 0 } else { block[16 + within] >> (i / 32) & 1 };
+            let lower = block[if format == WeightFormat::Q4K { 16 } else { 48 } + 32 * at + within] >> (4 * upper) & 15;
+            let fifth = if format == WeightFormat::Q4K { 0 } else { block[16 + within] >> (i / 32) & 1 };
             Weight { scaled: half(0) * f64::from(scale) * f64::from(lower + 16 * fifth), min: half(2) * f64::from(min) }
         }),
-        Format::Q6K => of(256, &|i| {
+        WeightFormat::Q6K => of(256, &|i| {
             let (n, quarter, within) = (i / 128, i / 32 % 4, i % 32);
             let lower = block[64 * n + 32 * (quarter % 2) + within] >> (4 * (quarter / 2)) & 15;
             let upper = block[128 + 32 * n + within] >> (2 * quarter) & 3;
             plain(half(208) * f64::from(block[192 + i / 16].cast_signed()) * f64::from(i32::from(lower | upper << 4) - 32))
         }),
-        Format::Iq4Xs => of(256, &|i| {
+        WeightFormat::Iq4Xs => of(256, &|i| {
             let b = i / 32;
             let low = block[4 + b / 2] >> (4 * (b % 2)) & 15;
             let high = u16::from_le_bytes([block[2], block[3]]) >> (2 * b) & 3;
@@ -107,9 +114,9 @@ pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
             let byte = block[8 + 16 * b + i % 16];
             plain(half(0) * f64::from(scale) * f64::from(IQ4[usize::from(if i % 32 < 16 { byte & 15 } else { byte >> 4 })]))
         }),
-        Format::F16 => vec![plain(half(0))],
-        Format::Bf16 => vec![plain(f64::from(f32::from_bits(u32::from(u16::from_le_bytes([block[0], block[1]])) << 16)))],
-        Format::F32 => vec![plain(f64::from(f32::from_bits(dword(0))))],
+        WeightFormat::F16 => vec![plain(half(0))],
+        WeightFormat::Bf16 => vec![plain(f64::from(f32::from_bits(u32::from(u16::from_le_bytes([block[0], block[1]])) << 16)))],
+        WeightFormat::F32 => vec![plain(f64::from(f32::from_bits(dword(0))))],
     }
 }
 
@@ -143,7 +150,7 @@ pub(super) fn bytes_256(values: &[f32]) -> (Vec<i8>, f32) {
     (values.iter().map(|value| nearest(factor * value).min(127) as i8).collect(), 1.0 / factor)
 }
 
-pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
+pub(super) fn activations(format: WeightFormat, values: &[f32]) -> Activations {
     let mut activations = Activations { values: Vec::new(), sums: Vec::new() };
     match format.block_len() {
         1 => activations.values.extend(values.iter().map(|&value| f64::from(value))),
@@ -167,7 +174,7 @@ pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
 }
 
 /// Multiplies a row of weights with one of activations; also returns the sum of the terms' magnitudes.
-pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> (f64, f64) {
+pub(super) fn product(format: WeightFormat, row: &[u8], activations: &Activations) -> (f64, f64) {
     let (mut sum, mut absolute) = (0.0, 0.0);
     let mut add = |product: f64| {
         sum += product;
@@ -178,8 +185,8 @@ pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> 
         add(weight.scaled * value);
         // llama.cpp multiplies these minima with the sum of the 32 values.
         match format {
-            Format::Q4_1 | Format::Q5_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
-            Format::Q4_1 | Format::Q5_1 => {}
+            WeightFormat::Q4_1 | WeightFormat::Q5_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
+            WeightFormat::Q4_1 | WeightFormat::Q5_1 => {}
             _ => add(-weight.min * value),
         }
     }

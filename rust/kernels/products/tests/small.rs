@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn every_format_is_read_within_its_bounds() {
     let mut random = Random(41);
-    for format in Format::ALL {
+    for format in WeightFormat::ALL {
         for level in levels() {
             for (n_out, n_rows, n_threads) in [(3, 1, 1), (5, 3, 2)] {
                 let matrix = Matrix::random(&mut random, format, format.block_len().max(32), n_out);
@@ -20,7 +20,7 @@ fn every_format_is_read_within_its_bounds() {
 #[test]
 fn threads_that_share_experts_write_only_their_own_parts() {
     let mut random = Random(42);
-    let matrices = [(); 2].map(|()| Matrix::random(&mut random, Format::Q8_0, 32, 3));
+    let matrices = [(); 2].map(|()| Matrix::random(&mut random, WeightFormat::Q8_0, 32, 3));
     let bytes = matrices.each_ref().map(|matrix| &matrix.bytes[..]).concat();
     let weights = Experts {
         weights: Weights { bytes: &bytes, ..matrices[0].weights() },
@@ -33,7 +33,7 @@ fn threads_that_share_experts_write_only_their_own_parts() {
         let rows = Rows { values: &values, n_rows: 3, row_stride: 32 };
         let mut scratch = vec![0; scratch_bytes_by_expert(level, &weights, 3, 2)];
         let mut out = [f32::NAN; 3 * 3];
-        let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+        let (scratch, shared) = (SharedSlice::from(&mut scratch[..]), SharedSlice::from(&mut out[..]));
         let output = ProductOutput { values: &shared, row_stride: 3 };
         ThreadTeam::run(2, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
         for (token, result) in out.chunks_exact(3).enumerate() {

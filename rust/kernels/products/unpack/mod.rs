@@ -114,7 +114,7 @@ pub(super) struct PackedPanel {
 
 /// Callers guarantee `L`, readable blocks, and room for their units.
 #[inline(always)]
-pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8) {
+pub(super) unsafe fn unpack_span<L: Lanes, U: Unpack>(packed: &PackedPanel, to: *mut u8) {
     let mut sink = UnitWriter { to, portions: U::Form::LEN / 8, prefetch: packed.prefetch };
     for i in 0..packed.n {
         // SAFETY: guaranteed by the caller.

@@ -1,9 +1,9 @@
 //! Parses and validates saved states of llama.cpp's memory.
 //!
 //! A saved state is the output of `llama_state_seq_get_data`: a magic number, a sequence id, then one part for each cache of the
-//! memory. The state that the probe saves at load time defines the [`Layout`] that all others are compared with, so llama.cpp
-//! never reads a byte that was not checked. Cells are sorted by position, so that a restored state fills free cells in that order;
-//! V is stored in rows with flash attention, in columns without.
+//! memory. The state that the probe saves at load time defines the [`StateLayout`] that all others are compared with, so
+//! llama.cpp never reads a byte that was not checked. Cells are sorted by position, so that a restored state fills free cells in
+//! that order; V is stored in rows with flash attention, in columns without.
 
 mod parts;
 mod saved_positions;
@@ -13,10 +13,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parts::{Cells, Part, Tensor, View, read_cells, read_parts, read_state};
+use parts::{CellsShape, PartShape, PartView, StoredTensor, read_cells, read_parts, read_state};
 pub(crate) use saved_positions::SavedPositions;
 
-use crate::llama::context::reader::Reader;
+use crate::llama::context::byte_reader::ByteReader;
 
 /// Time to copy one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state`
 /// bench: 55 if the cells are 30 MB, 17 if they fit into the processor's cache.
@@ -33,9 +33,9 @@ const NS_PER_COPY_FROM_GPU: f64 = 15_000.0;
 const NS_PER_BYTE_FROM_GPU: f64 = 0.1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct StateLayout {
     magic: u32,
-    parts: Vec<Part>,
+    parts: Vec<PartShape>,
 }
 
 pub(crate) struct CheckedState<'a> {
@@ -46,9 +46,9 @@ pub(crate) struct CheckedState<'a> {
     pub(crate) bytes: Cow<'a, [u8]>,
 }
 
-impl Layout {
+impl StateLayout {
     pub(crate) fn read(saved: &[u8], n_cells: usize, ends_in_state: bool) -> Option<Self> {
-        let mut reader = Reader(saved);
+        let mut reader = ByteReader(saved);
         let magic = reader.u32()?;
         reader.u32()?;
         let parts = read_parts(reader, n_cells, ends_in_state)?;
@@ -72,7 +72,7 @@ impl Layout {
         let (ns_per_copy, ns_per_byte) =
             if is_on_gpu { (NS_PER_COPY_FROM_GPU, NS_PER_BYTE_FROM_GPU) } else { (NS_PER_COPY, NS_PER_BYTE) };
         let n_copies = self.cells().map(|cells| {
-            let columns = |tensor: &Tensor| tensor.element().map_or(1, |element| tensor.n_bytes / element);
+            let columns = |tensor: &StoredTensor| tensor.element().map_or(1, |element| tensor.n_bytes / element);
             let n_value_copies = if cells.in_columns { cells.values.iter().map(columns).sum() } else { cells.values.len() };
             cells.keys.len() + n_value_copies
         });
@@ -86,7 +86,7 @@ impl Layout {
 
     pub(crate) fn sort(&self, saved: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
         let views = self.view(&saved)?;
-        let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
+        let is_sorted = |view: &PartView| !matches!(view, PartView::Cells(cells) if !cells.positions.is_sorted());
         if views.iter().all(is_sorted) {
             return Ok(saved);
         }
@@ -101,15 +101,15 @@ impl Layout {
         let mut whole_from = range.start;
         for view in &views {
             match view {
-                View::State(state) if state.position + 1 == range.end => {}
-                View::State(state) => {
+                PartView::State(state) if state.position + 1 == range.end => {}
+                PartView::State(state) => {
                     return Err(format!(
                         "its recurrent state is at position {}, but its cells end at {}",
                         state.position, range.end
                     ));
                 }
-                View::NoCells => whole_from = range.end,
-                View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
+                PartView::NoCells => whole_from = range.end,
+                PartView::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
             }
         }
         Ok(CheckedState { range, whole_from, bytes: self.convert_values(saved, &views)? })
@@ -120,9 +120,9 @@ impl Layout {
         let views = self.view(saved)?;
         for view in &views {
             let has_positions = match view {
-                View::NoCells => false,
-                View::State(state) => positions.last() == Some(&state.position),
-                View::Cells(cells) => cells.positions == positions,
+                PartView::NoCells => false,
+                PartView::State(state) => positions.last() == Some(&state.position),
+                PartView::Cells(cells) => cells.positions == positions,
             };
             if !has_positions {
                 return Err("the positions of its cells do not match its header".to_owned());
@@ -131,24 +131,24 @@ impl Layout {
         self.convert_values(saved, &views)
     }
 
-    fn convert_values<'a>(&self, saved: &'a [u8], views: &[View]) -> Result<Cow<'a, [u8]>, String> {
-        let has_other_layout = |(view, part): (&View, &Part)| match (view, part) {
-            (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns,
+    fn convert_values<'a>(&self, saved: &'a [u8], views: &[PartView]) -> Result<Cow<'a, [u8]>, String> {
+        let has_other_layout = |(view, part): (&PartView, &PartShape)| match (view, part) {
+            (PartView::Cells(view), PartShape::Cells(own)) => view.shape.in_columns != own.in_columns,
             _ => false,
         };
         let needs_conversion = views.iter().zip(&self.parts).any(has_other_layout);
         Ok(if needs_conversion { Cow::Owned(self.write(views)?) } else { Cow::Borrowed(saved) })
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cells> {
+    fn cells(&self) -> impl Iterator<Item = &CellsShape> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Cells(cells) => Some(cells),
-            Part::State(_) => None,
+            PartShape::Cells(cells) => Some(cells),
+            PartShape::State(_) => None,
         })
     }
 
-    fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<View<'a>>, String> {
-        let mut reader = Reader(saved);
+    fn view<'a>(&self, saved: &'a [u8]) -> Result<Vec<PartView<'a>>, String> {
+        let mut reader = ByteReader(saved);
         if reader.u32() != Some(self.magic) || reader.u32().is_none() {
             return Err("it is not a sequence state of llama.cpp".to_owned());
         }
@@ -156,19 +156,19 @@ impl Layout {
         for part in &self.parts {
             let truncated = || "it is truncated or damaged".to_owned();
             let view = match part {
-                Part::Cells(own) => {
+                PartShape::Cells(own) => {
                     let view = read_cells(&mut reader, own.n_ext, !own.values.is_empty()).ok_or_else(truncated)?;
-                    if let View::Cells(view) = &view {
+                    if let PartView::Cells(view) = &view {
                         own.compare(&view.shape)?;
                     }
                     view
                 }
-                Part::State(own) => {
+                PartShape::State(own) => {
                     let view = read_state(&mut reader).ok_or_else(truncated)?;
                     if view.shape != *own {
                         return Err("the layers or formats of its recurrent state do not match this memory".to_owned());
                     }
-                    View::State(view)
+                    PartView::State(view)
                 }
             };
             views.push(view);
@@ -176,14 +176,14 @@ impl Layout {
         if reader.0.is_empty() { Ok(views) } else { Err(format!("it has {} extra bytes at its end", reader.0.len())) }
     }
 
-    fn write(&self, views: &[View]) -> Result<Vec<u8>, String> {
+    fn write(&self, views: &[PartView]) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         out.extend(self.magic.to_le_bytes());
         out.extend(0_u32.to_le_bytes());
         for (view, part) in views.iter().zip(&self.parts) {
             match (view, part) {
-                (View::Cells(view), Part::Cells(own)) => view.write(own.in_columns, &mut out)?,
-                (View::State(view), _) => out.extend(view.bytes),
+                (PartView::Cells(view), PartShape::Cells(own)) => view.write(own.in_columns, &mut out)?,
+                (PartView::State(view), _) => out.extend(view.bytes),
                 _ => out.extend([1_u32, 0].iter().flat_map(|number| number.to_le_bytes())),
             }
         }

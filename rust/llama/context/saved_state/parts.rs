@@ -4,40 +4,40 @@ use std::ops::Range;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::context::reader::Reader;
+use crate::llama::context::byte_reader::ByteReader;
 
 /// Size of llama.cpp's `llama_kv_cell_ext`, which the cells of some models have: two more coordinates and a token.
 const N_EXT: usize = 12;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
-    Cells(Cells),
-    State(State),
+pub(super) enum PartShape {
+    Cells(CellsShape),
+    State(RecurrentShape),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cells {
+pub(super) struct CellsShape {
     /// Bytes of a cell beyond its position and its owner.
     pub(super) n_ext: usize,
     pub(super) rotations: [u32; 2],
     pub(super) in_columns: bool,
-    pub(super) keys: Vec<Tensor>,
-    pub(super) values: Vec<Tensor>,
+    pub(super) keys: Vec<StoredTensor>,
+    pub(super) values: Vec<StoredTensor>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct RecurrentShape {
     pub(super) n_layer: u32,
-    pub(super) rows: Vec<Tensor>,
+    pub(super) rows: Vec<StoredTensor>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tensor {
+pub(super) struct StoredTensor {
     pub(super) format: i32,
     pub(super) n_bytes: usize,
 }
 
-impl Tensor {
+impl StoredTensor {
     /// Size of one number in bytes; `None` if numbers share a scale in blocks.
     pub(super) fn element(self) -> Option<usize> {
         let format = u32::try_from(self.format).ok().filter(|&format| format < sys::GGML_TYPE_COUNT)?;
@@ -47,14 +47,14 @@ impl Tensor {
     }
 }
 
-pub(super) enum View<'a> {
+pub(super) enum PartView<'a> {
     NoCells,
     Cells(CellsView<'a>),
     State(StateView<'a>),
 }
 
 pub(super) struct CellsView<'a> {
-    pub(super) shape: Cells,
+    pub(super) shape: CellsShape,
     pub(super) positions: Vec<u32>,
     pub(super) entries: &'a [u8],
     pub(super) keys: Vec<&'a [u8]>,
@@ -62,13 +62,13 @@ pub(super) struct CellsView<'a> {
 }
 
 pub(super) struct StateView<'a> {
-    pub(super) shape: State,
+    pub(super) shape: RecurrentShape,
     /// Position of the last token that the state includes.
     pub(super) position: u32,
     pub(super) bytes: &'a [u8],
 }
 
-impl Cells {
+impl CellsShape {
     /// Size of a cell's entry in bytes: position, number of owners, extension, owner.
     pub(super) fn entry_bytes(&self) -> usize {
         12 + self.n_ext
@@ -93,12 +93,12 @@ impl Cells {
     }
 }
 
-impl View<'_> {
+impl PartView<'_> {
     pub(super) fn range(&self) -> Result<Option<Range<u32>>, String> {
         match self {
-            View::NoCells => Ok(None),
-            View::State(state) => Ok(Some(0..state.position + 1)),
-            View::Cells(CellsView { positions, .. }) => {
+            PartView::NoCells => Ok(None),
+            PartView::State(state) => Ok(Some(0..state.position + 1)),
+            PartView::Cells(CellsView { positions, .. }) => {
                 let first = positions[0];
                 match (first..).zip(positions).find(|(expected, position)| expected != *position) {
                     Some((expected, position)) => Err(format!("it has position {position} where {expected} is expected")),
@@ -126,38 +126,38 @@ impl CellsView<'_> {
 }
 
 /// The form of each part is found by trial: only the right forms consume exactly all bytes.
-pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {
+pub(super) fn read_parts(reader: ByteReader, n_cells: usize, ends_in_state: bool) -> Option<Vec<PartShape>> {
     if reader.0.is_empty() {
         return (!ends_in_state).then(Vec::new);
     }
     let mut rest = reader;
     if let Some(state) = read_state(&mut rest).filter(|_| ends_in_state && rest.0.is_empty()) {
-        return Some(vec![Part::State(state.shape)]);
+        return Some(vec![PartShape::State(state.shape)]);
     }
     let forms = [(0, true), (0, false), (N_EXT, true), (N_EXT, false)];
     forms.into_iter().find_map(|(n_ext, has_values)| {
         let mut rest = reader;
-        let View::Cells(view) = read_cells(&mut rest, n_ext, has_values)? else { return None };
+        let PartView::Cells(view) = read_cells(&mut rest, n_ext, has_values)? else { return None };
         let matches = view.positions.len() == n_cells && view.positions.is_sorted();
         let mut parts = read_parts(rest, n_cells, ends_in_state).filter(|_| matches)?;
-        parts.insert(0, Part::Cells(view.shape));
+        parts.insert(0, PartShape::Cells(view.shape));
         Some(parts)
     })
 }
 
 /// Parses `llama_kv_cache::state_write`. Never reads beyond the end, whatever the bytes contain.
-pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: bool) -> Option<View<'a>> {
+pub(super) fn read_cells<'a>(reader: &mut ByteReader<'a>, n_ext: usize, has_values: bool) -> Option<PartView<'a>> {
     let (n_streams, n_cells) = (reader.u32()?, reader.size()?);
     if n_streams != 1 {
         return None;
     }
     if n_cells == 0 {
-        return Some(View::NoCells);
+        return Some(PartView::NoCells);
     }
     let entries = reader.take(n_cells.checked_mul(12 + n_ext)?)?;
     let mut positions = Vec::with_capacity(n_cells);
     for entry in entries.chunks_exact(12 + n_ext) {
-        let mut entry = Reader(entry);
+        let mut entry = ByteReader(entry);
         let position = i32::from_le_bytes(entry.array()?);
         // The maximum would have no successor.
         positions.push(u32::try_from(position).ok().filter(|_| position < i32::MAX)?);
@@ -172,26 +172,26 @@ pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: 
     let rotations = [reader.u32()?, reader.u32()?];
     let (mut keys, mut values) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
     for _ in 0..n_layer {
-        let tensor = Tensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
+        let tensor = StoredTensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
         keys.0.push(tensor);
         keys.1.push(reader.take(n_cells.checked_mul(tensor.n_bytes)?)?);
     }
     for _ in 0..if has_values { n_layer } else { 0 } {
         let format = i32::from_le_bytes(reader.array()?);
         let (element, n_bytes) = if in_columns { (Some(reader.size()?), reader.size()?) } else { (None, reader.long_size()?) };
-        let tensor = Tensor { format, n_bytes: n_bytes.checked_mul(element.unwrap_or(1))? };
+        let tensor = StoredTensor { format, n_bytes: n_bytes.checked_mul(element.unwrap_or(1))? };
         if element.is_some() && element != tensor.element() {
             return None;
         }
         values.0.push(tensor);
         values.1.push(reader.take(n_cells.checked_mul(tensor.n_bytes)?)?);
     }
-    let shape = Cells { n_ext, rotations, in_columns, keys: keys.0, values: values.0 };
-    Some(View::Cells(CellsView { shape, positions, entries, keys: keys.1, values: values.1 }))
+    let shape = CellsShape { n_ext, rotations, in_columns, keys: keys.0, values: values.0 };
+    Some(PartView::Cells(CellsView { shape, positions, entries, keys: keys.1, values: values.1 }))
 }
 
 /// Parses `llama_memory_recurrent::state_write` for one sequence, which has one cell, up to the end of the bytes.
-pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
+pub(super) fn read_state<'a>(reader: &mut ByteReader<'a>) -> Option<StateView<'a>> {
     let bytes = reader.0;
     let n_cells = reader.u32()?;
     let position = i32::from_le_bytes(reader.array()?);
@@ -201,9 +201,9 @@ pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
     }
     let mut rows = Vec::new();
     while !reader.0.is_empty() {
-        let row = Tensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
+        let row = StoredTensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
         reader.take(row.n_bytes)?;
         rows.push(row);
     }
-    Some(StateView { shape: State { n_layer, rows }, position: u32::try_from(position).ok()?, bytes })
+    Some(StateView { shape: RecurrentShape { n_layer, rows }, position: u32::try_from(position).ok()?, bytes })
 }

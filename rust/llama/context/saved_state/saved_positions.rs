@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::llama::context::{positions::Positions, reader::Reader};
+use crate::llama::context::{byte_reader::ByteReader, positions::Positions};
 
 /// llama.cpp's saved states never begin with these bytes.
 const MAGIC: u32 = u32::from_le_bytes(*b"WPOS");
@@ -28,7 +28,7 @@ impl SavedPositions {
     }
 
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, &[u8])>, String> {
-        let mut reader = Reader(bytes);
+        let mut reader = ByteReader(bytes);
         if reader.u32() != Some(MAGIC) {
             return Ok(None);
         }

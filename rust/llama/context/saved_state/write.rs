@@ -1,6 +1,6 @@
 //! Serializes a saved state: cells sorted by position, V in rows or in columns.
 
-use crate::llama::context::saved_state::parts::{CellsView, Tensor};
+use crate::llama::context::saved_state::parts::{CellsView, StoredTensor};
 
 impl CellsView<'_> {
     /// Fails if V cannot be stored in columns.
@@ -26,7 +26,7 @@ impl CellsView<'_> {
 
     fn write_values(
         &self,
-        tensor: Tensor,
+        tensor: StoredTensor,
         bytes: &[u8],
         order: &[usize],
         in_columns: bool,

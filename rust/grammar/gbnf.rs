@@ -1,6 +1,6 @@
 //! Parses llama.cpp's GBNF into rules.
 //!
-//! The reader accepts what llama.cpp's reader accepts and makes the same rules, with repetitions unrolled in the same way. The
+//! The parser accepts what llama.cpp's parser accepts and makes the same rules, with repetitions unrolled in the same way. The
 //! additional errors are listed in [`super`]: llama.cpp overflows its stack or exhausts the memory instead.
 
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use crate::request::Token;
 /// The vocabulary that a grammar refers to.
 pub trait TokenLookup {
     /// Returns the token if the text is exactly one token, such as `<think>`.
-    fn spelt(&self, text: &str) -> Option<Token>;
+    fn find_token(&self, text: &str) -> Option<Token>;
 
     fn n_vocab(&self) -> usize;
 }
 
-pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<Class>), ParseError> {
-    let reader = Reader {
+pub(super) fn parse(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<Class>), ParseError> {
+    let parser = GbnfParser {
         text,
         at: 0,
         tokens,
@@ -29,10 +29,10 @@ pub(super) fn read(text: &str, tokens: &dyn TokenLookup) -> Result<(Rules, Vec<C
         classes: Classes::default(),
         n_unrolled: 0,
     };
-    reader.grammar().map_err(|(at, message)| ParseError::new(text, at, message))
+    parser.parse_grammar().map_err(|(at, message)| ParseError::new(text, at, message))
 }
 
-struct Reader<'a> {
+struct GbnfParser<'a> {
     text: &'a str,
     at: usize,
     tokens: &'a dyn TokenLookup,
@@ -45,14 +45,14 @@ struct Reader<'a> {
     n_unrolled: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn grammar(mut self) -> Result<(Rules, Vec<Class>)> {
+impl<'a> GbnfParser<'a> {
+    fn parse_grammar(mut self) -> Result<(Rules, Vec<Class>)> {
         if let Some(at) = self.text.find('\0') {
             return refuse_at(at, "a grammar cannot contain a NUL character; write \\x00");
         }
         self.skip_space();
         while self.peek().is_some() {
-            self.rule()?;
+            self.parse_rule()?;
         }
         let Some(&root) = self.ids.get("root") else {
             return refuse_at(self.at, "the grammar must define the rule 'root'");
@@ -62,24 +62,24 @@ impl<'a> Reader<'a> {
             let Some(rule) = rule else { return refuse_at(at, format!("the rule '{}' is not defined", excerpt(name))) };
             rules.push(rule);
         }
-        if let Some(rule) = rules::left_recursive(&rules) {
+        if let Some(rule) = rules::find_left_recursion(&rules) {
             let (name, at) = self.names[rule as usize];
             return refuse_at(at, format!("the rule '{}' is left-recursive: it can begin with itself", excerpt(name)));
         }
         Ok((Rules::new(&rules, root), self.classes.list))
     }
 
-    fn rule(&mut self) -> Result<()> {
-        let name = self.name()?;
+    fn parse_rule(&mut self) -> Result<()> {
+        let name = self.parse_name()?;
         let at = self.at - name.len();
-        let id = self.id_of(name, at);
+        let id = self.rule_id(name, at);
         self.skip_blanks();
         if !self.skip("::=") {
             let name = excerpt(name);
             return refuse_at(self.at, format!("expected ::= after the name '{name}', which may contain letters, digits and -"));
         }
         self.skip_space();
-        self.alternatives(id, name, 0)?;
+        self.parse_alternatives(id, name, 0)?;
         if !matches!(self.peek(), None | Some(b'\r' | b'\n')) {
             return self.refuse_next("a new line or the end of the rule");
         }
@@ -87,17 +87,17 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<()> {
-        let mut alternatives = vec![self.sequence(name, depth)?];
+    fn parse_alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<()> {
+        let mut alternatives = vec![self.parse_sequence(name, depth)?];
         while self.skip("|") {
             self.skip_space();
-            alternatives.push(self.sequence(name, depth)?);
+            alternatives.push(self.parse_sequence(name, depth)?);
         }
         self.rules[id as usize] = Some(alternatives);
         Ok(())
     }
 
-    fn sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>> {
+    fn parse_sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>> {
         let mut elements = Vec::new();
         // The item that a repetition applies to: the elements from `last` on, and the number of rules that they are made of.
         let (mut last, mut n_rules) = (0, 1);
@@ -108,12 +108,12 @@ impl<'a> Reader<'a> {
                 (last, n_rules) = (elements.len(), 1);
             }
             match byte {
-                b'"' => self.literal(&mut elements)?,
-                b'[' => elements.extend(self.class()?),
-                b'<' | b'!' => elements.push(self.token()?),
+                b'"' => self.parse_literal(&mut elements)?,
+                b'[' => elements.extend(self.parse_class()?),
+                b'<' | b'!' => elements.push(self.parse_token()?),
                 b'.' => {
                     self.at += 1;
-                    elements.push(Element::Class(self.classes.number(Vec::new(), true)));
+                    elements.push(Element::Class(self.classes.intern(Vec::new(), true)));
                 }
                 b'(' if depth == MAX_DEPTH => {
                     return refuse_at(start, format!("parentheses are nested more than {MAX_DEPTH} deep"));
@@ -122,8 +122,8 @@ impl<'a> Reader<'a> {
                     self.at += 1;
                     self.skip_space();
                     let n_before = self.rules.len();
-                    let id = self.new_rule(name, start);
-                    self.alternatives(id, name, depth + 1)?;
+                    let id = self.add_rule(name, start);
+                    self.parse_alternatives(id, name, depth + 1)?;
                     n_rules = self.rules.len() - n_before;
                     if !self.skip(")") {
                         return self.refuse_next(")");
@@ -131,11 +131,11 @@ impl<'a> Reader<'a> {
                     elements.push(Element::Rule(id));
                 }
                 _ if is_word(byte) => {
-                    let name = self.name()?;
-                    elements.push(Element::Rule(self.id_of(name, start)));
+                    let name = self.parse_name()?;
+                    elements.push(Element::Rule(self.rule_id(name, start)));
                 }
                 b'*' | b'+' | b'?' | b'{' => {
-                    let (min, max) = self.bounds(depth)?;
+                    let (min, max) = self.parse_bounds(depth)?;
                     if last == elements.len() {
                         return refuse_at(start, "there is nothing to repeat before this");
                     }
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
                         let limit = format!("at most {MAX_REPETITIONS} are allowed");
                         return refuse_at(start, format!("this repetition expands to {n_rules} rules; {limit}"));
                     }
-                    self.repeat(&mut elements, last, name, (start, min, max))?;
+                    self.unroll(&mut elements, last, name, (start, min, max))?;
                 }
                 _ => return Ok(elements),
             }
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
 
     /// Unrolls the repetition of the elements from `last` on: `S{m,n}` becomes m times S, followed by n − m nested rules `S S'
     /// | `. Without an upper bound, one such rule refers to itself.
-    fn repeat(
+    fn unroll(
         &mut self,
         elements: &mut Vec<Element>,
         last: usize,
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         }
         let mut rest = None;
         for _ in 0..n_optional {
-            let id = self.new_rule(name, at);
+            let id = self.add_rule(name, at);
             let next_rule = if max.is_none() { Some(id) } else { rest };
             let repeated = item.iter().copied().chain(next_rule.map(Element::Rule)).collect();
             self.rules[id as usize] = Some(vec![repeated, Vec::new()]);
@@ -183,8 +183,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `None` is unbounded.
-    fn bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>)> {
+    /// Parses the bounds of a repetition; `None` is unbounded.
+    fn parse_bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>)> {
         let start = self.at;
         let byte = self.peek();
         self.at += 1;
@@ -194,13 +194,13 @@ impl<'a> Reader<'a> {
             Some(b'?') => return Ok((0, Some(1))),
             _ => self.skip_after(depth),
         }
-        let Some(min) = self.number() else { return self.refuse_next("a number of repetitions") };
+        let Some(min) = self.parse_number() else { return self.refuse_next("a number of repetitions") };
         self.skip_after(depth);
         let mut max = Some(min);
         if self.skip(",") {
             self.skip_after(depth);
             // Like llama.cpp, an upper bound above the limit means unbounded.
-            max = self.number().filter(|&max| max <= MAX_REPETITIONS);
+            max = self.parse_number().filter(|&max| max <= MAX_REPETITIONS);
             self.skip_after(depth);
         }
         if !self.skip("}") {
@@ -215,34 +215,34 @@ impl<'a> Reader<'a> {
         Ok((min, max))
     }
 
-    fn literal(&mut self, elements: &mut Vec<Element>) -> Result<()> {
+    fn parse_literal(&mut self, elements: &mut Vec<Element>) -> Result<()> {
         let start = self.at;
         self.at += 1;
         while !self.skip("\"") {
-            let Some(character) = self.character()? else { return refuse_at(start, "this string is not closed") };
-            elements.push(Element::Class(self.classes.number(vec![(character, character)], false)));
+            let Some(character) = self.parse_character()? else { return refuse_at(start, "this string is not closed") };
+            elements.push(Element::Class(self.classes.intern(vec![(character, character)], false)));
         }
         Ok(())
     }
 
-    /// `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
-    fn class(&mut self) -> Result<Option<Element>> {
+    /// Parses `[a-z]` or `[^a-z]`. Like in llama.cpp, a class without characters adds no element.
+    fn parse_class(&mut self) -> Result<Option<Element>> {
         let start = self.at;
         let unfinished = "this character class is not closed";
         self.at += 1;
         let is_negated = self.skip("^");
         let mut ranges = Vec::new();
         while !self.skip("]") {
-            let Some(low) = self.character()? else { return refuse_at(start, unfinished) };
+            let Some(low) = self.parse_character()? else { return refuse_at(start, unfinished) };
             let is_range = self.peek() == Some(b'-') && self.text.as_bytes().get(self.at + 1) != Some(&b']');
             self.at += usize::from(is_range);
-            let high = if is_range { self.character()? } else { Some(low) };
+            let high = if is_range { self.parse_character()? } else { Some(low) };
             ranges.push((low, high.ok_or_else(|| (start, unfinished.to_owned()))?));
         }
-        Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.number(ranges, is_negated))))
+        Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.intern(ranges, is_negated))))
     }
 
-    fn token(&mut self) -> Result<Element> {
+    fn parse_token(&mut self) -> Result<Element> {
         let is_negated = self.skip("!");
         let start = self.at;
         if self.peek() != Some(b'<') {
@@ -262,12 +262,12 @@ impl<'a> Reader<'a> {
             let token = id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab));
             token.ok_or_else(|| (start, format!("token {} is not in the vocabulary ({n_vocab} tokens)", excerpt(id))))?
         } else {
-            self.tokens.spelt(text).ok_or_else(|| (start, format!("the vocabulary has no token '{}'", excerpt(text))))?
+            self.tokens.find_token(text).ok_or_else(|| (start, format!("the vocabulary has no token '{}'", excerpt(text))))?
         };
         Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
     }
 
-    fn character(&mut self) -> Result<Option<u32>> {
+    fn parse_character(&mut self) -> Result<Option<u32>> {
         let start = self.at;
         let Some(character) = self.text[start..].chars().next() else { return Ok(None) };
         self.at += character.len_utf8();
@@ -295,8 +295,8 @@ impl<'a> Reader<'a> {
         Ok(Some(code))
     }
 
-    fn name(&mut self) -> Result<&'a str> {
-        let (start, length) = (self.at, self.length_of(is_word));
+    fn parse_name(&mut self) -> Result<&'a str> {
+        let (start, length) = (self.at, self.count_bytes(is_word));
         if length == 0 {
             return self.refuse_next("the name of a rule");
         }
@@ -304,28 +304,28 @@ impl<'a> Reader<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// A number that does not fit becomes `usize::MAX`.
-    fn number(&mut self) -> Option<usize> {
-        let (start, length) = (self.at, self.length_of(|byte| byte.is_ascii_digit()));
+    /// Parses a number; one that does not fit becomes `usize::MAX`.
+    fn parse_number(&mut self) -> Option<usize> {
+        let (start, length) = (self.at, self.count_bytes(|byte| byte.is_ascii_digit()));
         self.at += length;
         (length > 0).then(|| self.text[start..self.at].parse().unwrap_or(usize::MAX))
     }
 
-    fn id_of(&mut self, name: &'a str, at: usize) -> RuleId {
+    fn rule_id(&mut self, name: &'a str, at: usize) -> RuleId {
         self.ids.get(name).copied().unwrap_or_else(|| {
-            let id = self.new_rule(name, at);
+            let id = self.add_rule(name, at);
             self.ids.insert(name, id);
             id
         })
     }
 
-    fn new_rule(&mut self, name: &'a str, at: usize) -> RuleId {
+    fn add_rule(&mut self, name: &'a str, at: usize) -> RuleId {
         self.rules.push(None);
         self.names.push((name, at));
         u32::try_from(self.rules.len() - 1).expect("a grammar's size is bounded")
     }
 
-    fn length_of(&self, is_part: impl Fn(u8) -> bool) -> usize {
+    fn count_bytes(&self, is_part: impl Fn(u8) -> bool) -> usize {
         let rest = &self.text.as_bytes()[self.at..];
         rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
     }
@@ -349,7 +349,7 @@ impl<'a> Reader<'a> {
         refuse_at(self.at, format!("expected {expected}, found {found}"))
     }
 
-    /// Inside of parentheses, the separator of two items may contain new lines.
+    /// Skips the separator of two items, which may contain new lines inside of parentheses.
     fn skip_after(&mut self, depth: usize) {
         if depth > 0 { self.skip_space() } else { self.skip_blanks() }
     }
@@ -363,9 +363,9 @@ impl<'a> Reader<'a> {
     }
 
     fn skip_blanks(&mut self) {
-        self.at += self.length_of(|byte| matches!(byte, b' ' | b'\t'));
+        self.at += self.count_bytes(|byte| matches!(byte, b' ' | b'\t'));
         if self.peek() == Some(b'#') {
-            self.at += self.length_of(|byte| !matches!(byte, b'\r' | b'\n'));
+            self.at += self.count_bytes(|byte| !matches!(byte, b'\r' | b'\n'));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Reads little-endian numbers. Every method returns `None` if bytes are missing.
 
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;
