@@ -297,8 +297,8 @@ impl PyEngine {
         Ok(self.engine()?.is_running())
     }
 
-    fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
-        PyStats::new(py, self.engine()?.stats())
+    fn stats(&self) -> PyResult<PyStats> {
+        Ok(self.engine()?.stats().into())
     }
 
     fn recent_steps(&self, py: Python<'_>) -> PyResult<Vec<PyRecentStep>> {

@@ -13,14 +13,7 @@ mirrored_class! {
     #[pyclass(frozen, get_all, module = "weft._native", name = "BufferUse")]
     #[derive(Clone)]
     PyBufferUse of BufferUse { name: String, is_host: bool, weights: u64, cache: u64, compute: u64 }
-}
-
-#[pymethods]
-impl PyBufferUse {
-    fn __repr__(&self) -> String {
-        let Self { name, weights, cache, compute, .. } = self;
-        format!("BufferUse({name}, weights={weights}, cache={cache}, compute={compute})")
-    }
+    shown as "BufferUse({name}, weights={weights}, cache={cache}, compute={compute})"
 }
 
 /// Planned memory of an engine.

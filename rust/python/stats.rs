@@ -5,86 +5,32 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 
 use super::mirrored_class::mirrored_class;
-use crate::engine::{
-    BranchStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats, SlotStats, Stats, StepTimes,
-};
+use crate::engine::{BranchStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats, Stats, StepTimes};
 use crate::llama::kernels;
 
-/// Metrics of the engine as of its last step.
-#[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
-pub(super) struct PyStats {
-    slots: Vec<Py<PySlot>>,
-    n_waiting: usize,
-    n_computed: u64,
-    n_cached: u64,
-    n_reloaded: u64,
-    n_awaited: u64,
-    n_predicted: u64,
-    n_decodes: u64,
-    n_busy: u64,
-    n_preempted: u64,
-    n_adapter_changes: u64,
-    n_cells_used: usize,
-    n_cells: usize,
-    n_cells_reached: usize,
-    n_cells_idle: usize,
-    n_ids_used: usize,
-    n_ids: usize,
-    n_pinned: usize,
-    n_pinned_bytes: u64,
-    n_kernel_attentions: u64,
-    n_kernel_products: u64,
-    branches: Py<PyBranchStats>,
-    histograms: Py<PyRequestHistograms>,
-    host_cache: Py<PyHostCacheStats>,
-    times: Py<PyStepTimes>,
-}
-
-impl PyStats {
-    pub(super) fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
-        let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot::new(id, running)));
-        let (n_kernel_attentions, n_kernel_products) = kernels::n_computed();
-        Ok(Self {
-            slots: slots.collect::<PyResult<_>>()?,
-            n_waiting: stats.n_waiting,
-            n_computed: stats.n_computed,
-            n_cached: stats.n_cached,
-            n_reloaded: stats.n_reloaded,
-            n_awaited: stats.n_awaited,
-            n_predicted: stats.n_predicted,
-            n_decodes: stats.n_decodes,
-            n_busy: stats.n_busy,
-            n_preempted: stats.n_preempted,
-            n_adapter_changes: stats.n_adapter_changes,
-            n_cells_used: stats.n_cells_used,
-            n_cells: stats.n_cells,
-            n_cells_reached: stats.n_cells_reached,
-            n_cells_idle: stats.n_cells_idle,
-            n_ids_used: stats.n_ids_used,
-            n_ids: stats.n_ids,
-            n_pinned: stats.n_pinned,
-            n_pinned_bytes: stats.n_pinned_bytes,
-            n_kernel_attentions,
-            n_kernel_products,
-            branches: Py::new(py, PyBranchStats::from(stats.branches))?,
-            histograms: Py::new(py, PyRequestHistograms(stats.histograms))?,
-            host_cache: Py::new(py, PyHostCacheStats::from(stats.host_cache))?,
-            times: Py::new(py, PyStepTimes::from(stats.times))?,
-        })
+mirrored_class! {
+    /// Metrics of the engine as of its last step.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
+    PyStats of Stats {
+        n_waiting: usize, n_computed: u64, n_cached: u64, n_reloaded: u64, n_awaited: u64, n_predicted: u64, n_decodes: u64,
+        n_busy: u64, n_preempted: u64, n_adapter_changes: u64, n_cells_used: usize, n_cells: usize, n_cells_reached: usize,
+        n_cells_idle: usize, n_ids_used: usize, n_ids: usize, n_pinned: usize, n_pinned_bytes: u64, branches: PyBranchStats,
+        histograms: PyRequestHistograms, host_cache: PyHostCacheStats, times: PyStepTimes,
+    } and {
+        slots: Vec<PySlot> = |stats| (0..).zip(&stats.slots).map(|(id, slot)| PySlot::new(id, slot.running.as_ref())).collect(),
+        n_kernel_attentions: u64 = |_| kernels::n_computed().0,
+        n_kernel_products: u64 = |_| kernels::n_computed().1,
     }
 }
 
 #[pymethods]
 impl PyStats {
     fn __repr__(&self) -> String {
-        let n_processing = self.slots.iter().filter(|slot| slot.get().is_processing).count();
+        let Self { slots, n_waiting, n_computed, n_cached, n_predicted, .. } = self;
+        let (n_processing, n) = (slots.iter().filter(|slot| slot.is_processing).count(), slots.len());
         format!(
-            "Stats(slots=[{n_processing} of {} processing], n_waiting={}, n_computed={}, n_cached={}, n_predicted={})",
-            self.slots.len(),
-            self.n_waiting,
-            self.n_computed,
-            self.n_cached,
-            self.n_predicted
+            "Stats(slots=[{n_processing} of {n} processing], n_waiting={n_waiting}, n_computed={n_computed}, n_cached={n_cached}, \
+             n_predicted={n_predicted})"
         )
     }
 }
@@ -92,22 +38,15 @@ impl PyStats {
 mirrored_class! {
     /// Metrics of the branches of all streams.
     #[pyclass(frozen, get_all, module = "weft._native", name = "BranchStats")]
+    #[derive(Clone)]
     PyBranchStats of BranchStats { n_started: u64, n_forked: u64, n_cancelled: u64, n_computed: u64, n_shared: u64 }
-}
-
-#[pymethods]
-impl PyBranchStats {
-    fn __repr__(&self) -> String {
-        let Self { n_started, n_forked, n_cancelled, n_computed, n_shared } = self;
-        format!(
-            "BranchStats(n_started={n_started}, n_forked={n_forked}, n_cancelled={n_cancelled}, n_computed={n_computed}, \
-             n_shared={n_shared})"
-        )
-    }
+    shown as "BranchStats(n_started={n_started}, n_forked={n_forked}, n_cancelled={n_cancelled}, n_computed={n_computed}, \
+              n_shared={n_shared})"
 }
 
 /// Histograms of the branches of all streams.
 #[pyclass(frozen, module = "weft._native", name = "RequestHistograms")]
+#[derive(Clone)]
 pub(super) struct PyRequestHistograms(RequestHistograms);
 
 #[pymethods]
@@ -140,6 +79,12 @@ impl PyRequestHistograms {
     #[getter]
     fn generation_tokens(&self) -> PyHistogram {
         PyHistogram::of_counts(&self.0.generation_tokens)
+    }
+}
+
+impl From<RequestHistograms> for PyRequestHistograms {
+    fn from(histograms: RequestHistograms) -> Self {
+        Self(histograms)
     }
 }
 
@@ -177,6 +122,7 @@ impl PyHistogram {
 mirrored_class! {
     /// Metrics of the host cache.
     #[pyclass(frozen, get_all, module = "weft._native", name = "HostCacheStats")]
+    #[derive(Clone)]
     PyHostCacheStats of HostCacheStats {
         n_bytes: u64, max_bytes: Option<u64>, n_entries: usize, n_offloaded: u64, n_reloaded: u64, n_evicted: u64, n_relocated: u64
     }
@@ -193,18 +139,12 @@ impl PyHostCacheStats {
 mirrored_class! {
     /// Time that the worker spent in each part of a step.
     #[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
+    #[derive(Clone)]
     PyStepTimes of StepTimes {
         receive: Duration, admit: Duration, plan: Duration, decode: Duration, sample: Duration, detokenize: Duration,
         publish: Duration, offload: Duration, reload: Duration
     }
-}
-
-#[pymethods]
-impl PyStepTimes {
-    fn __repr__(&self) -> String {
-        let Self { decode, sample, offload, reload, .. } = self;
-        format!("StepTimes(decode={decode:?}, sample={sample:?}, offload={offload:?}, reload={reload:?})")
-    }
+    shown as "StepTimes(decode={decode:?}, sample={sample:?}, offload={offload:?}, reload={reload:?})"
 }
 
 /// Duration of one of the last steps.
@@ -213,7 +153,7 @@ pub(super) struct PyRecentStep {
     started: f64,
     took: Duration,
     n_rows: u32,
-    times: Py<PyStepTimes>,
+    times: PyStepTimes,
 }
 
 impl PyRecentStep {
@@ -224,9 +164,9 @@ impl PyRecentStep {
         let now = Instant::now();
         let to_python = |RecentStep { started, took, n_rows, times }| {
             let ago = now.saturating_duration_since(started);
-            Ok(Self { started: now_s - ago.as_secs_f64(), took, n_rows, times: Py::new(py, PyStepTimes::from(times))? })
+            Self { started: now_s - ago.as_secs_f64(), took, n_rows, times: times.into() }
         };
-        steps.into_iter().map(to_python).collect()
+        Ok(steps.into_iter().map(to_python).collect())
     }
 }
 
@@ -240,7 +180,7 @@ impl PyRecentStep {
 
 /// A slot, in which one sequence can run. The counters of an idle slot are 0.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Slot")]
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct PySlot {
     id: usize,
     is_processing: bool,
@@ -254,9 +194,9 @@ pub(super) struct PySlot {
 }
 
 impl PySlot {
-    fn new(id: usize, running: Option<RunningStats>) -> Self {
+    fn new(id: usize, running: Option<&RunningStats>) -> Self {
         let Some(running) = running else { return Self { id, n_remaining: Some(0), ..Self::default() } };
-        let RunningStats { request_id, index, n_prompt, n_computed, n_cached, n_predicted, n_remaining } = running;
+        let RunningStats { request_id, index, n_prompt, n_computed, n_cached, n_predicted, n_remaining } = *running;
         let (request_id, index) = (Some(request_id), Some(index));
         Self { id, is_processing: true, request_id, index, n_prompt, n_computed, n_cached, n_predicted, n_remaining }
     }
