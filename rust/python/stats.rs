@@ -44,52 +44,23 @@ mirrored_class! {
               n_shared={n_shared})"
 }
 
-/// Histograms of the branches of all streams.
-#[pyclass(frozen, module = "weft._native", name = "RequestHistograms")]
-#[derive(Clone)]
-pub(super) struct PyRequestHistograms(RequestHistograms);
-
-#[pymethods]
-impl PyRequestHistograms {
-    #[getter]
-    fn time_to_first_token(&self) -> PyHistogram {
-        PyHistogram::of_times(&self.0.time_to_first_token)
-    }
-
-    #[getter]
-    fn inter_token_latency(&self) -> PyHistogram {
-        PyHistogram::of_times(&self.0.inter_token_latency)
-    }
-
-    #[getter]
-    fn queue_time(&self) -> PyHistogram {
-        PyHistogram::of_times(&self.0.queue_time)
-    }
-
-    #[getter]
-    fn end_to_end_latency(&self) -> PyHistogram {
-        PyHistogram::of_times(&self.0.end_to_end_latency)
-    }
-
-    #[getter]
-    fn prompt_tokens(&self) -> PyHistogram {
-        PyHistogram::of_counts(&self.0.prompt_tokens)
-    }
-
-    #[getter]
-    fn generation_tokens(&self) -> PyHistogram {
-        PyHistogram::of_counts(&self.0.generation_tokens)
-    }
-}
-
-impl From<RequestHistograms> for PyRequestHistograms {
-    fn from(histograms: RequestHistograms) -> Self {
-        Self(histograms)
+mirrored_class! {
+    /// Histograms of the branches of all streams.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "RequestHistograms")]
+    #[derive(Clone)]
+    PyRequestHistograms of RequestHistograms {} and {
+        time_to_first_token: PyHistogram = |all| PyHistogram::of_times(&all.time_to_first_token),
+        inter_token_latency: PyHistogram = |all| PyHistogram::of_times(&all.inter_token_latency),
+        queue_time: PyHistogram = |all| PyHistogram::of_times(&all.queue_time),
+        end_to_end_latency: PyHistogram = |all| PyHistogram::of_times(&all.end_to_end_latency),
+        prompt_tokens: PyHistogram = |all| PyHistogram::of_counts(&all.prompt_tokens),
+        generation_tokens: PyHistogram = |all| PyHistogram::of_counts(&all.generation_tokens),
     }
 }
 
 /// Counts of values by range.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Histogram")]
+#[derive(Clone)]
 pub(super) struct PyHistogram {
     buckets: Vec<(f64, u64)>,
     n: u64,
