@@ -12,7 +12,7 @@ AGENTS = ["The fox", "The bear", "The whale"]
 
 
 async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Completion]:
-    """What an agent comes to say in four ways, each of which goes on from where it is."""
+    """Forks a branch four times after its first event, and returns both."""
     await anext(branch)
     forks = await weft.Completion.collect(await branch.fork_stream(n=4))
     await branch.text()
@@ -20,10 +20,10 @@ async def fan_out(branch: weft.BranchStream) -> tuple[weft.BranchStream, weft.Co
 
 
 async def main() -> None:
-    """Lets the agents speak, and counts what was computed for all of them."""
+    """Starts one branch for each agent, and sums their usage."""
     async with weft.Engine(n_slots=8) as engine:
-        ways: list[weft.BranchOptions] = [{"suffix_prompt": name} for name in AGENTS]
-        stream = engine.stream(BRIEF, branches=ways, max_tokens=24, temperature=1.0, ignore_eos=True)
+        branches: list[weft.BranchOptions] = [{"suffix_prompt": name} for name in AGENTS]
+        stream = engine.stream(BRIEF, branches=branches, max_tokens=24, temperature=1.0, ignore_eos=True)
         tasks = [asyncio.create_task(fan_out(branch)) async for branch in stream.branches()]
         usages = []
         for branch, forks in await asyncio.gather(*tasks):

@@ -16,8 +16,8 @@ PROMPT = (
 async def main() -> None:
     """Searches twice from one prompt, with four beams each."""
     async with weft.Engine(n_slots=4) as engine:
-        asked = weft.Request(prompt=PROMPT, n=3, beam_width=4, max_tokens=24, temperature=0, top_k=0, top_p=1.0, min_p=0.0)
-        likeliest = await engine.complete(asked)
+        request = weft.Request(prompt=PROMPT, n=3, beam_width=4, max_tokens=24, temperature=0, top_k=0, top_p=1.0, min_p=0.0)
+        likeliest = await engine.complete(request)
         for branch in likeliest.choices:
             print(f"{branch.score:.3f}:{branch.text!r}")
         drawn = await engine.complete(PROMPT, n=4, diverse="beam", max_tokens=24, seed=1)

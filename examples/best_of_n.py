@@ -9,13 +9,13 @@ import weft
 
 
 def likelihood(node: weft.Node) -> float:
-    """The mean log-probability of what the model wrote on the way to a node."""
+    """Returns the mean log-probability of the generated tokens on the path to a node."""
     written = [each.chosen.logprob for part in node.ancestors for each in part.logprobs if each is not None]
     return sum(written) / max(len(written), 1)
 
 
 async def main() -> None:
-    """Writes twice, from one prompt."""
+    """Extends sixteen beginnings, then the two likeliest."""
     async with weft.Engine() as engine:
         tree = weft.Tree(engine, "Once upon a time, there was a fox who lived in a forest and was afraid of the dark.")
         beginnings = await tree.root.extend(n=16, max_tokens=24)

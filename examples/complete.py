@@ -9,7 +9,7 @@ import weft
 
 
 async def main() -> None:
-    """Loads the model, asks once, and lets the model go."""
+    """Loads the model, completes the prompt, and unloads the model."""
     async with weft.Engine() as engine:
         completion = await engine.complete("Once upon a time,", max_tokens=100)
         print("Once upon a time," + completion.text)

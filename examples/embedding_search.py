@@ -16,12 +16,12 @@ SENTENCES = [
 
 
 async def main() -> None:
-    """Makes a vector of each sentence, and one of the question."""
+    """Embeds the sentences and the question, and ranks by similarity."""
     async with weft.Engine(*sys.argv[1:2]) as engine:
-        known = (await engine.embed(SENTENCES)).vectors.tolist()
-        (asked,) = (await engine.embed("Where is the bread?")).vectors.tolist()
+        vectors = (await engine.embed(SENTENCES)).vectors.tolist()
+        (question,) = (await engine.embed("Where is the bread?")).vectors.tolist()
         # Vectors have the length 1, so that this is the cosine of their angle.
-        scores = [sum(a * b for a, b in zip(asked, vector, strict=True)) for vector in known]  # type: ignore[call-overload]
+        scores = [sum(a * b for a, b in zip(question, vector, strict=True)) for vector in vectors]  # type: ignore[call-overload]
         for score, sentence in sorted(zip(scores, SENTENCES, strict=True), reverse=True):
             print(f"{score:.3f} {sentence}")
 

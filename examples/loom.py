@@ -1,6 +1,6 @@
 """A loom in the terminal: grow a story as a tree, and move in it with the arrow keys.
 
-`python examples/loom.py` needs prompt_toolkit; `--demo` needs nothing, presses some keys, and prints the screens. `-m FILE` loads
+`python examples/loom.py` needs prompt_toolkit; `--demo` presses some keys, and prints the screens. `-m FILE` loads
 another model.
 """
 
@@ -17,30 +17,30 @@ PROMPT = "Once upon a time, there was a fox who lived in a forest."
 
 
 class Loom:
-    """A tree, and where one is in it."""
+    """A tree, and the current node."""
 
     def __init__(self, tree: weft.Tree) -> None:
-        self.tree, self.at, self.said = tree, tree.root, ""
+        self.tree, self.at, self.status = tree, tree.root, ""
 
     def screen(self) -> str:
-        """The text up to here, the ways on from here, and what it cost."""
+        """Returns the text up to the current node, its continuations, and the tokens computed."""
         tree = self.tree
         n_computed = tree.n_computed + tree.n_predicted
-        marks = [f"node {self.at.id}, depth {self.at.depth}", "pinned" if self.at.is_pinned else "", self.said]
-        ways = [f"  {child.id}: {child.text[:90]!r}" for child in self.at.children] or ["  (nothing: g lets it grow)"]
+        marks = [f"node {self.at.id}, depth {self.at.depth}", "pinned" if self.at.is_pinned else "", self.status]
+        children = [f"  {child.id}: {child.text[:90]!r}" for child in self.at.children] or ["  (no continuation: press g)"]
         cost = f"{len(tree)} nodes, tokens computed: {n_computed}, tokens used: {n_computed + tree.n_cached}"
-        return "\n".join([self.at.path_text, "", " · ".join(filter(None, marks)), *ways, "", cost, KEYS])
+        return "\n".join([self.at.path_text, "", " · ".join(filter(None, marks)), *children, "", cost, KEYS])
 
-    def beside(self, step: int) -> weft.Node:
-        """The sibling so many places further."""
+    def sibling(self, step: int) -> weft.Node:
+        """Returns the sibling `step` positions further."""
         if self.at.parent is None:
             return self.at
         siblings = self.at.parent.children
         return siblings[(siblings.index(self.at) + step) % len(siblings)]
 
     async def press(self, key: str, text: str = "") -> None:
-        """Does what a key is for; `text` is what was typed after it."""
-        self.said = ""
+        """Handles a key; `text` is its argument."""
+        self.status = ""
         try:
             match key:
                 case "left":
@@ -48,40 +48,40 @@ class Loom:
                 case "right":
                     self.at = self.at.children[0] if self.at.children else self.at
                 case "up" | "down":
-                    self.at = self.beside(-1 if key == "up" else 1)
+                    self.at = self.sibling(-1 if key == "up" else 1)
                 case "g":
                     grown = await self.at.extend(n=4, max_tokens=24)
                     n_cached = sum(node.usage.n_cached for node in grown if node.usage is not None)
-                    self.said = f"grown; {n_cached} tokens of the paths were found computed"
+                    self.status = f"grown; {n_cached} tokens came from the cache"
                 case "a":
                     self.at = self.at.append(text)
                 case "e":
                     at, _, new = text.partition(" ")
                     self.at = self.at.edit(int(at), " " + new)
                 case "d":
-                    gone, parent = self.at, self.at.parent
-                    gone.drop()
+                    dropped, parent = self.at, self.at.parent
+                    dropped.drop()
                     self.at = parent or self.at
                 case "p":
                     await (self.at.unpin() if self.at.is_pinned else self.at.pin())
                 case "s":
                     await self.tree.save(text)
-                    self.said = f"saved to {text}"
+                    self.status = f"saved to {text}"
         except (weft.WeftError, ValueError, OSError) as error:
-            self.said = str(error)
+            self.status = str(error)
 
 
 ASKED = {"a": "append: ", "e": "edit, as `TOKENS_KEPT TEXT`: ", "s": "save to: "}
 
 
 async def show(loom: Loom) -> None:
-    """Does what keys say until `q`."""
+    """Handles keys until `q`."""
     try:
         from prompt_toolkit import Application, PromptSession  # noqa: PLC0415 (`--demo` does without)
         from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent  # noqa: PLC0415
         from prompt_toolkit.layout import FormattedTextControl, Layout, Window  # noqa: PLC0415
     except ImportError:
-        sys.exit("the loom needs prompt_toolkit: pip install prompt_toolkit (or give --demo, which does not)")
+        sys.exit("the loom needs prompt_toolkit: pip install prompt_toolkit (--demo runs without it)")
     keys = KeyBindings()
 
     async def pressed(event: KeyPressEvent) -> None:
@@ -91,7 +91,7 @@ async def show(loom: Loom) -> None:
             event.app.exit(result=key)
             return
         if key == "g":
-            loom.said = "growing …"
+            loom.status = "growing …"
             event.app.invalidate()
         await loom.press(key)
         event.app.invalidate()
@@ -103,21 +103,21 @@ async def show(loom: Loom) -> None:
         app: Application[str] = Application(layout=Layout(window), key_bindings=keys, full_screen=True)
         if (key := await app.run_async()) == "q":
             return
-        with suppress(KeyboardInterrupt, EOFError):  # Ctrl-C and Ctrl-D: it is not to be done after all.
+        with suppress(KeyboardInterrupt, EOFError):  # Ctrl-C and Ctrl-D cancel the key.
             await loom.press(key, await PromptSession[str]().prompt_async(ASKED[key]))
 
 
 async def main() -> None:
-    """Opens the loom, or shows what it does."""
+    """Opens the loom, or runs the demo."""
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("-m", "--model", help="a GGUF file; the demo model where none is given")
-    parser.add_argument("--demo", action="store_true", help="press some keys, print what is shown, and end")
+    parser.add_argument("-m", "--model", help="GGUF file (default: the demo model)")
+    parser.add_argument("--demo", action="store_true", help="press some keys, print the screens, and end")
     given = parser.parse_args()
     async with weft.Engine(given.model) as engine:
         loom = Loom(weft.Tree(engine, PROMPT))
         for key, text in DEMO if given.demo else []:
             await loom.press(key, text)
-            print(f"── {key} {text}\n{loom.screen()}\n")
+            print(f"── {key} {text}".rstrip(), loom.screen(), "", sep="\n")
         if not given.demo:
             await show(loom)
 

@@ -11,7 +11,7 @@ PROMPT = "Once upon a time, in a small house at the edge of the forest, there li
 
 
 async def main() -> None:
-    """Asks for eight branches of one prompt."""
+    """Requests eight branches of one prompt."""
     async with weft.Engine(n_slots=8) as engine:
         completion = await engine.complete(PROMPT, n=8, max_tokens=30)
         for branch in completion.choices:

@@ -18,7 +18,7 @@ llm = create_app(engine)
 
 @get("/")
 async def story() -> str:
-    """Tells a new story at every visit."""
+    """Returns a new story for every request."""
     return (await engine.complete("Once upon a time,", max_tokens=50)).text
 
 

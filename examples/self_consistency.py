@@ -13,12 +13,12 @@ ANSWER = 'root ::= " fox" | " bear" | " whale"'
 
 
 async def main() -> None:
-    """Thinks twelve times, and asks each thought what comes of it."""
+    """Samples twelve chains, and completes each with an answer."""
     async with weft.Engine() as engine:
         tree = weft.Tree(engine, STORY)
-        thoughts = await tree.root.extend(n=12, max_tokens=40, stop=["\n"])
-        asked = [thought.append(" In the end, the winner was the") for thought in thoughts]
-        answers = await asyncio.gather(*(node.extend(grammar=ANSWER, max_tokens=8, temperature=0) for node in asked))
+        chains = await tree.root.extend(n=12, max_tokens=40, stop=["\n"])
+        questions = [chain.append(" In the end, the winner was the") for chain in chains]
+        answers = await asyncio.gather(*(node.extend(grammar=ANSWER, max_tokens=8, temperature=0) for node in questions))
         votes = Counter(answer.text.strip() for [answer] in answers)
         print("votes:", ", ".join(f"{answer} {n}" for answer, n in votes.most_common()))
         n_computed = tree.n_computed + tree.n_predicted

@@ -11,7 +11,7 @@ SETTING = "Once upon a time there was a village by the sea. Every morning the bo
 
 
 async def main() -> None:
-    """Asks twice, with the same beginning."""
+    """Completes two prompts with the same beginning."""
     async with weft.Engine() as engine:
         for ending in (" One day a whale", " One night the lighthouse"):
             completion = await engine.complete(SETTING + ending, max_tokens=30)

@@ -14,10 +14,10 @@ QUESTIONS = [f" {who} {what}" for who in WHO for what in WHAT]
 
 
 async def main() -> None:
-    """Prints how each of them goes on, and what was computed for all."""
+    """Prints the answer to each question, and the tokens of all."""
     async with weft.Engine(n_slots=4) as engine:
-        asked: list[weft.BranchOptions] = [{"suffix_prompt": question} for question in QUESTIONS]
-        answer = await engine.complete(DOCUMENT, branches=asked, max_tokens=12, temperature=0.0)
+        branches: list[weft.BranchOptions] = [{"suffix_prompt": question} for question in QUESTIONS]
+        answer = await engine.complete(DOCUMENT, branches=branches, max_tokens=12, temperature=0.0)
         for question, branch in zip(QUESTIONS, answer.choices, strict=True):
             print(f"{question.strip()}{branch.text}".splitlines()[0])
         usages = [branch.usage for branch in answer.choices]

@@ -9,7 +9,7 @@ import weft
 
 
 async def main() -> None:
-    """Prints each piece of text as it comes."""
+    """Prints each piece of text as it is generated."""
     async with weft.Engine() as engine:
         async for event in engine.stream("Once upon a time,", max_tokens=100):
             match event:

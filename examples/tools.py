@@ -19,10 +19,10 @@ TOOL = {
 
 
 async def main() -> None:
-    """Asks, and prints the calls."""
+    """Requests a call, and prints it."""
     async with weft.Engine() as engine:
-        said = [{"role": "user", "content": "Roll two dice."}]
-        completion = await engine.chat(said, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+        messages = [{"role": "user", "content": "Roll two dice."}]
+        completion = await engine.chat(messages, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
         for call in completion.message.tool_calls:
             print(call.name, json.loads(call.arguments))
 

@@ -15,12 +15,12 @@ ROUNDS, WAYS, TRIALS = 12, 4, 2
 
 
 def score(text: str) -> float:
-    """Which part of the words are told."""
+    """Returns the share of the words that the text contains."""
     return sum(word in text for word in WORDS) / len(WORDS)
 
 
 async def main() -> None:
-    """Searches, and tells the best story of all that were tried."""
+    """Searches, and prints the best story."""
     visits: defaultdict[int, int] = defaultdict(int)
     values: defaultdict[int, float] = defaultdict(float)
 
@@ -35,8 +35,8 @@ async def main() -> None:
             node = tree.root
             while node.children:
                 node = max(node.children, key=promise)
-            ways = await node.extend(n=WAYS, max_tokens=16, ignore_eos=True)
-            trials = await asyncio.gather(*(way.extend(n=TRIALS, max_tokens=64) for way in ways))
+            children = await node.extend(n=WAYS, max_tokens=16, ignore_eos=True)
+            trials = await asyncio.gather(*(way.extend(n=TRIALS, max_tokens=64) for way in children))
             for trial in (trial for of_one in trials for trial in of_one):
                 best = max(best, trial.path_text, key=score)
                 for ancestor in trial.ancestors[:-1]:
@@ -44,7 +44,7 @@ async def main() -> None:
                     values[ancestor.id] += score(trial.path_text)
                 trial.drop()
         print(best)
-        print(f"words told: {score(best):.0%}, nodes: {len(tree)}, stories tried: {ROUNDS * WAYS * TRIALS}")
+        print(f"words used: {score(best):.0%}, nodes: {len(tree)}, stories tried: {ROUNDS * WAYS * TRIALS}")
         n_computed = tree.n_computed + tree.n_predicted
         print(f"tokens computed: {n_computed}, tokens used: {n_computed + tree.n_cached}")
 
