@@ -37,10 +37,10 @@
 //!
 //! | question | answer, in files of [`engine`] |
 //! | --- | --- |
-//! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the request that is next, all others wait. `scheduler/admission.rs`: `start` lets it wait for a slot, cells or a prefix, `resume` a preempted sequence |
+//! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the next request, and all others wait. `scheduler/admission.rs`: with `start`, that request may wait for a slot, cells or a prefix; with `resume`, so may a preempted sequence |
 //! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens` |
 //! | What frees a slot? | `scheduler/lifecycle.rs`, whenever a sequence leaves, by `Slots::take` or `take_all` |
-//! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before it reads its bookkeeping |
+//! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before the next read of its bookkeeping |
 //! | Where does an idle prefix leave the device cache? | `cache_manager/moves.rs`: `evict` if cells or ids are short, `offload_early` if it slows down decodes. `cache/path_removal.rs` chooses it |
 //! | What happens if that is not enough? | `scheduler/lifecycle.rs`: `release_cells` releases held prompts, then preempts junior sequences |
 //! | What happens when a client disconnects? | `output/completions.rs`: its `Completions` is dropped and sends `Command::Cancel`; `Scheduler::disconnect` then removes the request with its sequences |
@@ -61,7 +61,7 @@
 //!
 //! To add
 //! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in
-//!   `python/convert.rs`), its filter in `sampling/filters`, its step in `sampling/chain.rs`, and its cases beside llama.cpp's in
+//!   `python/convert.rs`), its filter in `sampling/filters`, its step in `sampling/chain.rs`, and its test against llama.cpp in
 //!   `llama/sampler_parity`; in Python, its field and its letter in `sampling_fields.py`;
 //! - a feature of the engine: a file in `engine/features`, its state in `engine/features/state.rs`, and its calls in
 //!   `engine/features/hooks.rs`;

@@ -62,7 +62,7 @@ impl KvCache {
     pub fn next_removal(&self, max_units: u64, reason: EvictionReason) -> Option<PathRemoval> {
         let can_remove = |(id, path): &(KvSeqId, &Path)| !self.is_pinned(*id) && self.rules().can_remove(self, path.tip, reason);
         let idle = self.paths().inspect(|_| visit_counter::count_visited(1)).filter(can_remove);
-        // Of paths that were used together the longest is first: those that end within it can be saved on top of its entries.
+        // Of paths that were used together the longest is first: paths that end within it can be saved on top of its entries.
         let order = |path: &Path| (self.tree.node(path.tip).last_used, Reverse(self.tree.node(path.tip).end()));
         let (id, path) = idle.min_by_key(|(_, path)| order(path))?;
         let last_used = self.tree.node(path.tip).last_used;

@@ -68,7 +68,7 @@ impl KvCache {
         if fits { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
     }
 
-    /// Half of the ids, and none that a slot needs: a beam search that starts in all slots at once would block the queue.
+    /// Half of the ids, and none that a slot needs: a beam search that starts in all slots together would block the queue.
     fn max_pinned_ids(&self) -> usize {
         (self.paths.len() / 2).min(self.paths.len().saturating_sub(self.n_ids_for_slots))
     }

@@ -17,7 +17,7 @@ pub struct Relocation {
 impl KvCache {
     /// Returns the highest cells if they can be moved down: at least 16 tokens, more for at most `max_units`. Compaction starts
     /// when the highest used cell exceeds twice the number of used cells, and continues until hardly any is free below it.
-    /// Cells of a private path are not moved: their positions may differ from those of its tokens.
+    /// Cells of a private path are not moved: their positions may differ from the indices of its tokens.
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
         let n_most = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };

@@ -36,7 +36,7 @@ const N_TOKENS: [u64; 19] =
 pub struct Histogram {
     /// Upper bounds, in units.
     bounds: &'static [u64],
-    /// Nanoseconds or tokens that a unit of the bounds stands for.
+    /// Nanoseconds or tokens per unit of the bounds.
     unit: u64,
     counts: [u64; MAX_BUCKETS],
     n: u64,

@@ -100,7 +100,7 @@ with_defaults! {
         /// sampled token for 152,064, and 2 µs for 300, the limit of `OpenAI`.
         pub logit_bias: Vec<(Token, f32)> = Vec::new(),
         pub ignore_eos: bool = false,
-        /// Number of top logprobs to report, in addition to that of the sampled token; `None` reports no logprobs.
+        /// Number of top logprobs to report, in addition to the sampled token's; `None` reports no logprobs.
         pub logprobs: Option<u32> = None,
         /// Reports logprobs after the chain, instead of the model's.
         pub post_sampling_probs: bool = false,

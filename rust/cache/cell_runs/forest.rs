@@ -7,7 +7,7 @@ use crate::cache::cells::CellId;
 use crate::cache::{KvSeqId, length_of, visit_counter};
 
 impl CellRuns {
-    /// Removes `run` and its ancestors up to one that is held, then joins a run with its child if the same ids hold both.
+    /// Removes `run` and its ancestors up to the first held one, then joins a run with its child if the same ids hold both.
     pub(super) fn tidy(&mut self, run: CellRunId) {
         let mut at = Some(run);
         while let Some(id) = at {

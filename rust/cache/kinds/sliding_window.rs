@@ -1,4 +1,4 @@
-//! Rules for sliding-window attention: a sequence can begin only where the window before it is still complete. Cells that the
+//! Rules for sliding-window attention: a sequence can begin only where the preceding window is still complete. Cells that the
 //! window has passed are reused, so each path has a separate window, and a saved path holds only the window of its end. It is
 //! therefore removed as a whole once all of it is saved, and kept for its window if it ends inside a longer one.
 

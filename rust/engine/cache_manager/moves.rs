@@ -33,7 +33,7 @@ impl<R: Runner> CacheManager<R> {
         saved
     }
 
-    /// Reloads `entry` into `id`, which holds all tokens before it. `tokens` are those of its kept range.
+    /// Reloads `entry` into `id`, which holds all preceding tokens. `tokens` are the tokens of its kept range.
     pub(crate) fn restore(&mut self, id: KvSeqId, entry: &Reload, tokens: &[Token]) -> Result<(), StateError> {
         self.flush();
         let started = Instant::now();

@@ -11,7 +11,7 @@ pub(crate) enum Urgency {
 }
 
 impl<R: Runner> CacheManager<R> {
-    /// Returns how many of `n_wanted` cells are free. `release` releases cells in use, and returns `false` when there are none.
+    /// Returns how many of `n_wanted` cells are free. `release` releases cells in use, or returns `false` if no cell is in use.
     pub(crate) fn free_cells(&mut self, n_wanted: u32, urgency: Urgency, mut release: impl FnMut() -> bool) -> u32 {
         while self.n_free() < n_wanted && !self.is_late(urgency) && (self.evict() || release()) {}
         n_wanted.min(self.n_free())

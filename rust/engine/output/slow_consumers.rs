@@ -61,7 +61,8 @@ impl SlowConsumers {
         self.by_stream.entry(request_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
-    /// Updates the progress of the readers, and removes those that have caught up. `backlog_of` returns `None` for ended streams.
+    /// Updates the progress of the readers, and removes readers that have caught up. `backlog_of` returns `None` for ended
+    /// streams.
     pub(crate) fn review(&mut self, now: Instant, timeout: Duration, backlog_of: impl Fn(u64) -> Option<Backlog>) -> SlowStreams {
         let mut expired = Vec::new();
         self.by_stream.retain(|&request_id, consumer| {

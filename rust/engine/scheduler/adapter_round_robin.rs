@@ -1,7 +1,7 @@
 //! Chooses the adapter set of the next decode. Pure: values in, values out, no clock.
 //!
 //! A decode has one adapter set, and a change costs llama.cpp a graph rebuild. Sets with work take turns of equal time, so that
-//! streams of small sets are as fast as those of large ones. A turn takes [`MIN_STEPS`], or until its change is a tenth of it,
+//! streams of small sets are as fast as streams of large sets. A turn takes [`MIN_STEPS`], or until its change is a tenth of it,
 //! but ends before a stream of another set would exceed its token gap, after one step if necessary.
 
 use crate::engine::runner::AdapterSet;

@@ -246,7 +246,8 @@ fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, bud
     true
 }
 
-/// Returns the cells that a sequence takes from the headroom: those it computes or reloads, and those of `matched` that it pins.
+/// Returns the cells that a sequence takes from the headroom: cells that it computes or reloads, and cells of `matched` that it
+/// pins.
 fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixMatch) -> i64 {
     i64::from(n_tokens - matched.n_device) + i64::from(cache.kv().n_evictable_in(matched))
 }

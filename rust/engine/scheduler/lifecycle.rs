@@ -160,7 +160,8 @@ impl Scheduler {
         hooks::on_disconnect(&mut self.features, request_id);
     }
 
-    /// Preempts a sequence and those that run with it. It keeps its text and sampler; a load starts again from the queue.
+    /// Preempts a sequence and the sequences that run with it. They keep their texts and samplers; a load starts again from the
+    /// queue.
     pub(crate) fn preempt(&mut self, key: SchedulingKey) {
         let running = self.slots.sequence(key);
         if !running.sequence.runs_together {

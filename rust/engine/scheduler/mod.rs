@@ -175,7 +175,7 @@ impl Scheduler {
         self.has_changed = true;
     }
 
-    /// Returns the number of unreserved cells: free and evictable ones, minus those that running sequences will take.
+    /// Returns the number of unreserved cells: free and evictable ones, minus the cells that running sequences will take.
     pub(crate) fn n_spare_cells<R: Runner>(&self, cache: &CacheManager<R>) -> i64 {
         let n_expected: i64 = self.slots.running().iter().map(n_expected_cells).sum();
         let kv = cache.kv();

@@ -1,4 +1,4 @@
-//! Chooses the rows of the next decode: those that the step budget grants, limited by the available cells.
+//! Chooses the rows of the next decode: the step budget grants them, limited by the available cells.
 
 use std::time::Duration;
 

@@ -63,7 +63,7 @@ pub(super) fn hold_prompts<R: Runner>(queue: &mut Queue, cache: &mut CacheManage
     }
 }
 
-/// Returns a running sequence whose prefix of the prompt is worth waiting for, and the number of tokens compared.
+/// Returns a running sequence whose prefix of the prompt justifies waiting, and the number of tokens compared.
 pub(crate) fn find_pending_prefix<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,

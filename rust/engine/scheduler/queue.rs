@@ -59,7 +59,7 @@ impl WaitState {
         }
     }
 
-    /// Returns the position of a group among those that wait for the same: by the awaited length, or the most senior first.
+    /// Returns the position of a group among the groups that wait for the same: by the awaited length, or the most senior first.
     fn order_of(self, group: &RequestGroup) -> (i64, u64) {
         let rank = match self {
             Self::AwaitingPrefix(_) => group.awaited_prefix.map_or(0, |prefix| prefix.n_tokens.into()),
@@ -131,7 +131,7 @@ impl Queue {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
 
-    /// Changes a request and its wait state to the one that `change` returns; a request that has failed stays so.
+    /// Changes a request and its wait state to the one that `change` returns; a failed request stays failed.
     fn update(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> WaitState) -> &mut RequestGroup {
         let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
         remove(&mut self.waiting, old, &old.order_of(&group));

@@ -194,7 +194,7 @@ mod tests {
     use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
 
-    /// Creates a sequence with a prompt of 20 tokens that was preempted before it sampled from stored logits.
+    /// Creates a sequence with a prompt of 20 tokens that was preempted while its logits were stored.
     fn preempted() -> Sequence {
         let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = test_stream(0, 1);

@@ -48,7 +48,8 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     hold_prompts(&mut scheduler.queue, cache);
 }
 
-/// Reloads the next entry of a sequence. Returns `false` if there is none, if it must wait, or if its tokens are computed instead.
+/// Reloads the next entry of a sequence. Returns `false` if no entry is left, if it must wait, or if its tokens are computed
+/// instead.
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Result<bool> {
     let running = scheduler.slots.sequence(key);
     let Some(next) = running.next_reload() else { return Ok(false) };
@@ -97,7 +98,7 @@ fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut Running
 }
 
 impl Scheduler {
-    /// Returns true if no running sequence of another search is senior to that of `key`.
+    /// Returns true if no running sequence of another search is senior to the search of `key`.
     fn is_most_senior(&self, key: SchedulingKey) -> bool {
         let running = self.slots.sequence(key);
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.runs_with(running))

@@ -230,7 +230,7 @@ fn arrange<R: Runner>(
     Ok(())
 }
 
-/// Gives a beam a path with the cells of `matched`, in place of its own.
+/// Returns a path with the cells of `matched` for a beam whose path was discarded.
 fn place<R: Runner>(cache: &mut CacheManager<R>, beam: &RunningSequence, matched: Option<&PrefixMatch>) -> PathGuard {
     let Sequence { adapter_schedule, .. } = &beam.sequence;
     cache.place(Some(beam.sequence.provenance()), adapter_schedule, matched).expect("an id was freed for each beam")

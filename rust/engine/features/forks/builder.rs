@@ -241,7 +241,7 @@ impl ReplayedBranches {
         (can_be_sampled.len() / REPLAY_COST).max(MIN_REPLAY_COST)
     }
 
-    /// The first fork gets index `first` in its stream, and `seed` unless the forks have seeds of their own.
+    /// The first fork gets index `first` in its stream, and `seed` unless the forks have separate seeds.
     pub(crate) fn into_specs(self, source: &ForkSource, mut first: u32, mut seed: u32) -> Vec<BranchSpec> {
         match self {
             Self::Continue { n, sampler } => {

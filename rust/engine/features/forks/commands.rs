@@ -59,7 +59,7 @@ pub(crate) fn pass_logits(forks: &mut ForkRegistry, queue: &mut Queue, sequence:
     }
 }
 
-/// Queues a cancellation behind earlier forks of the stream. Returns `false` if there are none.
+/// Queues a cancellation behind earlier forks of the stream. Returns `false` if no fork is queued.
 pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
     let forks = &mut scheduler.features_mut().forks;
     let has_queue = forks.has_queue(request_id);

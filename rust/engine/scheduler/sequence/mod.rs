@@ -58,7 +58,7 @@ pub(crate) struct Sequence {
     /// Maximum number of tokens that were computed when it was preempted.
     n_reached: u32,
     pub(crate) checkpoint_positions: CheckpointPositions,
-    /// Logits after all of its tokens, if it was preempted before it sampled from them.
+    /// Logits after all of its tokens, if it was preempted before sampling from them.
     pub(crate) kept_logits: Option<Arc<[f32]>>,
     pub(crate) features: SequenceFeatures,
 }
@@ -156,7 +156,7 @@ impl Sequence {
         is_first
     }
 
-    /// Records that `n_held` of its tokens were computed before it was preempted: they count as used, even if they are evicted.
+    /// Records that `n_held` of its tokens were computed before a preemption: they count as used, even if they are evicted.
     pub(crate) fn reach(&mut self, n_held: u32) {
         self.n_reached = self.n_reached.max(n_held);
     }
