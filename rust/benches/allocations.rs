@@ -147,7 +147,7 @@ impl WakeHandle for Meter {
 }
 
 /// Selects the time of a part of a step.
-type Part = fn(&StepTimes) -> Duration;
+type TimeOfStage = fn(&StepTimes) -> Duration;
 
 fn main() -> ExitCode {
     IS_COUNTED.set(false);
@@ -233,7 +233,7 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
         let part: Duration = recent.iter().map(|step| of(&step.times)).sum();
         part.div_duration_f64(took)
     };
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, TimeOfStage); 7] = [
         ("receive", |times| times.receive),
         ("admit", |times| times.admit),
         ("plan", |times| times.plan),

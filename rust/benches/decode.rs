@@ -47,7 +47,7 @@ use support::peaks::Machine;
 use support::setup::{Origin, Threads};
 use support::shape::Shape;
 use support::{kernels, machine, synthetic};
-use tables::aims::{self, Kind};
+use tables::aims::{self, FormatClass};
 use tables::{grid, idle, overhead, prefill};
 use weft::config::{EnabledKernels, KernelChoice};
 
@@ -147,7 +147,7 @@ fn bench_model(
     println!("\n{}: {n_params:.1} million parameters, vocabulary {n_vocab}", candidate.name);
     let wants = |table: &str| own.table.is_empty() || own.table == table;
     let is_for_products = is_for_products(candidate);
-    let kind = Kind::of(&candidate.name);
+    let kind = FormatClass::of(&candidate.name);
     let (steps, prompts, beyond) = match (options.is_quick, is_for_products) {
         (true, _) => (&grid::QUICK, &prefill::QUICK, &overhead::QUICK),
         (false, true) => (&grid::PRODUCTS, &prefill::PRODUCTS, &overhead::QUICK),
@@ -170,7 +170,7 @@ fn bench_model(
         idle::measure(&pair, &sides, steps.n_idle, &steps.effort)?;
     }
     // The overhead around a decode does not depend on the format of the weights.
-    if wants("overhead") && kind != Kind::Q4KM {
+    if wants("overhead") && kind != FormatClass::Q4KM {
         overhead::measure(&pair, beyond)?;
     }
     Ok(())

@@ -45,9 +45,9 @@ const HELP: Help = Help {
     own: "  --part 1|2|3|4                   only that part: savings, steadiness, idle prefixes, finished branches\n",
 };
 
-type Part = fn(&Lab) -> Result<(), String>;
+type MeasuredPart = fn(&Lab) -> Result<(), String>;
 
-const PARTS: [Part; 4] = [savings::measure, steadiness::measure, idle::measure, branches::measure];
+const PARTS: [MeasuredPart; 4] = [savings::measure, steadiness::measure, idle::measure, branches::measure];
 
 const FULL: (Effort, Sizes) = (
     Effort { part: Duration::from_secs(5), min_rounds: 2, max_rounds: 9 },
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     options::run(&HELP, options, |options| bench(options, &parts))
 }
 
-fn bench(options: &Options, parts: &[Part]) -> Result<(), String> {
+fn bench(options: &Options, parts: &[MeasuredPart]) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
     println!("sharing: the engine against itself, in one run");

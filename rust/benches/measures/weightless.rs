@@ -24,21 +24,21 @@ pub(crate) struct Decode {
 /// The decodes so far, and their maximum number: the worker is blocked when it is reached, so that a benchmark never races it.
 #[derive(Clone, Default)]
 pub(crate) struct Decodes {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<(Mutex<DecodeLog>, Condvar)>,
 }
 
 #[derive(Default)]
-struct State {
+struct DecodeLog {
     decodes: Vec<Decode>,
     n_allowed: usize,
 }
 
 impl Decodes {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DecodeLog> {
         self.shared.0.lock().expect("no code that holds the list can panic")
     }
 
-    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&'a self, state: MutexGuard<'a, DecodeLog>) -> MutexGuard<'a, DecodeLog> {
         let (state, timeout) = self.shared.1.wait_timeout(state, MAX_WAIT).expect("no code that holds the list can panic");
         assert!(!timeout.timed_out(), "the engine and the bench wait for each other");
         state

@@ -29,11 +29,11 @@ pub(crate) struct Stretch {
     pub(crate) flash: Flash,
     magic: [u8; 4],
     /// The data after the cells' entries, in parts.
-    parts: Vec<Part>,
+    parts: Vec<StatePart>,
 }
 
 /// A part of a state.
-enum Part {
+enum StatePart {
     /// Independent of the number of cells.
     Fixed(Vec<u8>),
     /// A fixed number of bytes per cell, for consecutive cells.
@@ -54,7 +54,7 @@ impl Stretch {
 
     /// Splits a saved state. Returns `None` if its layout is unexpected.
     fn read(bytes: &[u8], flash: Flash) -> Option<Self> {
-        let mut reader = Reader { bytes, at: 0 };
+        let mut reader = ByteReader { bytes, at: 0 };
         let magic = reader.take(4)?.try_into().ok()?;
         reader.take(4)?;
         let (n_streams, n_cells) = (reader.number()?, reader.number()?);
@@ -67,16 +67,16 @@ impl Stretch {
         }
         // Two numbers describe the rotation of K and V.
         reader.take(8)?;
-        let mut parts = vec![Part::Fixed(bytes[start..reader.at].to_vec())];
+        let mut parts = vec![StatePart::Fixed(bytes[start..reader.at].to_vec())];
         for layer in 0..2 * n_layers {
             let start = reader.at;
             // Type of the numbers.
             reader.take(4)?;
             let is_columns = in_columns == 1 && layer >= n_layers;
             let (n_each, n_columns) = if is_columns { (reader.number()?, reader.number()?) } else { (reader.long()?, 1) };
-            parts.push(Part::Fixed(bytes[start..reader.at].to_vec()));
+            parts.push(StatePart::Fixed(bytes[start..reader.at].to_vec()));
             for _ in 0..n_columns {
-                parts.push(Part::PerCell(reader.take(N_TOKENS * n_each)?.to_vec()));
+                parts.push(StatePart::PerCell(reader.take(N_TOKENS * n_each)?.to_vec()));
             }
         }
         (reader.at == bytes.len()).then_some(Self { flash, magic, parts })
@@ -95,8 +95,8 @@ impl Stretch {
         }
         for part in &self.parts {
             match part {
-                Part::Fixed(fixed) => bytes.extend(fixed),
-                Part::PerCell(cells) => {
+                StatePart::Fixed(fixed) => bytes.extend(fixed),
+                StatePart::PerCell(cells) => {
                     let mut n_left = cells.len() / N_TOKENS * n_tokens;
                     while n_left > 0 {
                         let n = n_left.min(cells.len());
@@ -118,21 +118,21 @@ impl Stretch {
     }
 
     fn n_bytes(&self, n_tokens: usize) -> usize {
-        let n_bytes = |part: &Part| match part {
-            Part::Fixed(fixed) => fixed.len(),
-            Part::PerCell(cells) => cells.len() / N_TOKENS * n_tokens,
+        let n_bytes = |part: &StatePart| match part {
+            StatePart::Fixed(fixed) => fixed.len(),
+            StatePart::PerCell(cells) => cells.len() / N_TOKENS * n_tokens,
         };
         self.parts.iter().map(n_bytes).sum()
     }
 }
 
 /// Reads a slice from front to back; returns `None` at its end.
-struct Reader<'a> {
+struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let taken = self.bytes.get(self.at..self.at.checked_add(n)?)?;
         self.at += n;

@@ -20,13 +20,13 @@ pub(crate) struct Figures {
 
 /// Class of a model's weight format, which determines its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FormatClass {
     Q8_0,
     Q4KM,
     Other,
 }
 
-impl Kind {
+impl FormatClass {
     /// Determines the class from the file name, which includes it for the models that have targets.
     pub(crate) fn of(name: &str) -> Self {
         match name {
@@ -39,7 +39,7 @@ impl Kind {
 
 /// Minimum speedup over the fastest llama.cpp, for some rows.
 struct Aim {
-    kind: Kind,
+    kind: FormatClass,
     what: &'static str,
     is_about: fn(&Cell) -> bool,
     least: f64,
@@ -50,13 +50,13 @@ const MANY_OWN: Shape = Shape { n_sequences: 32, ..EIGHT_OWN };
 
 /// Targets for processors that multiply bytes in one instruction.
 const AIMS: [Aim; 7] = [
-    Aim { kind: Kind::Q8_0, what: "8 own × 1,000", is_about: |cell| *cell == Cell::Step(EIGHT_OWN), least: 2.0 },
-    Aim { kind: Kind::Q8_0, what: "8 × 16", is_about: |cell| is_eight(cell, 16), least: 2.0 },
-    Aim { kind: Kind::Q8_0, what: "32 own × 1,000", is_about: |cell| *cell == Cell::Step(MANY_OWN), least: 4.0 },
-    Aim { kind: Kind::Q8_0, what: "prefill", is_about: is_prefill, least: 2.0 },
-    Aim { kind: Kind::Q4KM, what: "8 rows (8 × 16)", is_about: |cell| is_eight(cell, 16), least: 2.5 },
-    Aim { kind: Kind::Q4KM, what: "32 own × 1,000", is_about: |cell| *cell == Cell::Step(MANY_OWN), least: 2.5 },
-    Aim { kind: Kind::Q4KM, what: "prefill", is_about: is_prefill, least: 1.5 },
+    Aim { kind: FormatClass::Q8_0, what: "8 own × 1,000", is_about: |cell| *cell == Cell::Step(EIGHT_OWN), least: 2.0 },
+    Aim { kind: FormatClass::Q8_0, what: "8 × 16", is_about: |cell| is_eight(cell, 16), least: 2.0 },
+    Aim { kind: FormatClass::Q8_0, what: "32 own × 1,000", is_about: |cell| *cell == Cell::Step(MANY_OWN), least: 4.0 },
+    Aim { kind: FormatClass::Q8_0, what: "prefill", is_about: is_prefill, least: 2.0 },
+    Aim { kind: FormatClass::Q4KM, what: "8 rows (8 × 16)", is_about: |cell| is_eight(cell, 16), least: 2.5 },
+    Aim { kind: FormatClass::Q4KM, what: "32 own × 1,000", is_about: |cell| *cell == Cell::Step(MANY_OWN), least: 2.5 },
+    Aim { kind: FormatClass::Q4KM, what: "prefill", is_about: is_prefill, least: 1.5 },
 ];
 
 /// Minimum speedup in every row of every model.
@@ -92,7 +92,7 @@ impl std::fmt::Display for Cell {
 }
 
 /// Prints each target that applies to the rows of a model, with its worst figure.
-pub(crate) fn print(kind: Kind, all: &[Figures]) {
+pub(crate) fn print(kind: FormatClass, all: &[Figures]) {
     let worst = |is_about: &dyn Fn(&Cell) -> bool, place: usize| {
         let rows = all.iter().filter(|row| is_about(&row.cell)).filter_map(|row| Some((row.ours.get(place)?.1, row.cell)));
         rows.min_by(|(a, _), (b, _)| a.total_cmp(b))
