@@ -40,7 +40,7 @@ impl KvValue {
     }
 
     /// Formats the value as llama.cpp formats a value of the file.
-    pub fn shown(&self) -> String {
+    pub fn to_text(&self) -> String {
         match self {
             Self::Int(value) => value.to_string(),
             Self::Float(value) => value.to_string(),

@@ -321,7 +321,7 @@ impl Runner for LlamaRunner {
     }
 
     fn restore(&mut self, id: KvSeqId, bytes: &[u8], kept: Range<u32>) -> Result<(), StateError> {
-        self.restore_state(id, piece, &part)
+        self.restore_state(id, bytes, &kept)
     }
 
     fn widen_to_images(&self, id: KvSeqId, range: Range<u32>) -> Range<u32> {

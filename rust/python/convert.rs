@@ -260,7 +260,7 @@ fn read_milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Dura
     Duration::try_from_secs_f64(ms / 1000.0).map_err(|_| invalid_request(name, ms, limits))
 }
 
-pub(super) fn slot<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
+pub(super) fn read_slot<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     read_field("slot", "the index of a slot, from 0", value)
 }
 

@@ -54,7 +54,7 @@ impl RawContext {
                 n_outputs: params.n_outputs_max as usize,
                 is_by_id: model.is_recurrent(),
             }),
-            media: MediaBatch::new(media_batch::BatchBounds {
+            media: MediaBatch::new(media_batch::MediaBatchBounds {
                 n_rows,
                 n_embd: model.n_embd_in(),
                 n_positions: model.n_positions(),
