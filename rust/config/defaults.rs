@@ -1,6 +1,6 @@
 //! Structs with a default value for each field.
 
-/// Declares a struct with a default value for each field, beside its type; the syntax of RFC 3681, which is not stable yet.
+/// Declares a struct with a default value after the type of each field; the syntax of RFC 3681, which is not stable yet.
 macro_rules! with_defaults {
     ($(#[$meta:meta])* pub struct $name:ident {
         $($(#[$field_meta:meta])* pub $field:ident: $type:ty = $default:expr,)*

@@ -1,4 +1,4 @@
-//! Sizes and limits of an engine, derived from its settings.
+//! Sizes and limits of an engine, derived from its settings and fixed when it starts.
 
 use std::time::Duration;
 
@@ -26,7 +26,6 @@ const DEFAULT_HOST_CACHE_BYTES: u64 = 8192 << 20;
 /// Maximum to which the number of slots raises the default size.
 const DEFAULT_MAX_CELLS: u64 = 32_768;
 
-/// Sizes and limits of an engine, fixed when it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub n_slots: u32,

@@ -1,8 +1,7 @@
-//! Placement of weights on devices and in memories.
+//! Devices in use, and the distribution of weights over them and over memories.
 
 use super::{TensorOverride, named_variants};
 
-/// Devices in use, and the distribution of weights over them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
     /// Devices in addition to the CPU, by ggml's names (`CUDA0`); `None` selects all, an empty list disables all.

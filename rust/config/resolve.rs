@@ -1,4 +1,4 @@
-//! Checks the settings of an engine against the model and the machine, and chooses those that are left open.
+//! Checks the settings of an engine against the model and the machine, and chooses the open ones.
 
 use super::compute::Chooser;
 use super::{
@@ -63,7 +63,7 @@ pub struct TunedSettings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedConfig {
     pub limits: Limits,
-    /// The user's settings, for those that need no choice.
+    /// The user's settings; those without a choice are read from here.
     pub settings: EngineConfig,
     pub kernels: EnabledKernels,
     /// Our kernels that compute embeddings, whose cache has 16-bit formats.

@@ -304,7 +304,7 @@ impl<'a> GbnfParser<'a> {
         Ok(&self.text[start..self.at])
     }
 
-    /// Parses a number; one that does not fit becomes `usize::MAX`.
+    /// Parses a number; a number that does not fit becomes `usize::MAX`.
     fn parse_number(&mut self) -> Option<usize> {
         let (start, length) = (self.at, self.count_bytes(|byte| byte.is_ascii_digit()));
         self.at += length;

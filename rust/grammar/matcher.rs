@@ -33,7 +33,7 @@ const MAX_INSPECTED: usize = 1 << 26;
 /// Numbers in the cache above which it is cleared before the next token.
 pub(super) const MAX_CACHED: usize = 1 << 20;
 
-/// Maximum symbols with a column in the transition table. Most grammars have no others than those of ASCII, which come first.
+/// Maximum symbols with a column in the transition table. Most grammars only distinguish ASCII characters, which come first.
 const ROW: usize = 256;
 
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use super::rules::Element;
 use crate::request::Token;
 
-/// The tokens that a state accepts by their ids.
 #[derive(Debug)]
 pub(super) struct NamedTokens {
     tokens: Vec<Token>,

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-/// An error of a text and its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct ParseError {

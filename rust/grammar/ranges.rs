@@ -2,7 +2,7 @@
 
 pub(super) type Ranges = Vec<(u32, u32)>;
 
-/// Sorts ranges and merges those that touch. A range whose end precedes its start is empty.
+/// Sorts ranges and merges adjacent and overlapping ones. A range whose end precedes its start is empty.
 pub(super) fn merge(mut ranges: Ranges) -> Ranges {
     ranges.retain(|&(low, high)| low <= high);
     ranges.sort_unstable();

@@ -20,7 +20,7 @@ pub(super) struct SpellingEntry {
 }
 
 impl Spellings {
-    /// Sorts `spellings`, which are those of all tokens, from token 0 on.
+    /// Sorts the spellings of all tokens, given from token 0 on.
     pub fn new<'a>(spellings: impl IntoIterator<Item = &'a [u8]>, end_tokens: &[Token]) -> Self {
         let mut vocabulary = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
         for spelling in spellings {

@@ -11,7 +11,7 @@ use super::shape::{
 };
 use super::{MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, Result, ensure, refuse, refuse_at};
 
-/// Reads the constraints of a schema without those that it refers to or combines; `None` if no value fits.
+/// Reads a schema's own constraints, without referenced and combined schemas; `None` if no value fits.
 pub(super) fn own_shape(schema: &JsonValue) -> Result<Option<ValueShape<'_>>> {
     let mut shape = ValueShape::anything();
     if let Some(value) = schema.get("type").filter(|value| value.kind != JsonKind::Null) {

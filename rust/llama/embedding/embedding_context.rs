@@ -190,7 +190,7 @@ impl EmbeddingContext {
         Ok(EncodedBatch { embeddings: vec![pool(self.shape.pooling, runs)], n_computed: prompt.n_tokens() })
     }
 
-    /// Fails if the buffers of so many rows would exceed free memory. They stay after use.
+    /// Fails if the buffers of `n_rows` rows would exceed free memory. Buffers stay after use.
     pub(crate) fn check_memory(&self, n_rows: usize) -> Result<(), String> {
         if n_rows <= self.n_rows_max {
             return Ok(());

@@ -21,7 +21,7 @@ pub(super) fn params(
         (shape.n_sequences, shape.n_batch)
     };
     let mut params = base_params(config);
-    // So many cells never fit in memory, which is checked next.
+    // More cells than that never fit in memory, which is checked next.
     params.n_ctx = u32::try_from(n_ctx).unwrap_or(u32::MAX);
     params.n_batch = number(shape.n_batch);
     // llama.cpp asserts that a batch fits in one `n_ubatch`, and outputs every row of it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::request::Token;
 
-/// A window whose first part, the prompt, is shared: a branch of a long prompt costs no more than one of a short prompt.
+/// A window whose first part, the prompt, is shared: the cost of a branch does not grow with the prompt.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     max_len: usize,
