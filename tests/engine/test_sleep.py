@@ -134,13 +134,13 @@ async def test_closing_waits_for_a_worker_that_is_being_ended_already() -> None:
 def counted_copies(monkeypatch: pytest.MonkeyPatch) -> list[weft.Stream]:
     """The copies that are made from now on."""
     made: list[weft.Stream] = []
-    finish = cache._finish
+    finish = cache._last_event
 
     async def counted(stream: weft.Stream) -> weft.Finished:
         made.append(stream)
         return await finish(stream)
 
-    monkeypatch.setattr(cache, "_finish", counted)
+    monkeypatch.setattr(cache, "_last_event", counted)
     return made
 
 
