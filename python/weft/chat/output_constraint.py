@@ -1,7 +1,7 @@
 """Constrains the answers of a chat to the format that is parsed: grammar of calls, schemas, stop strings, reasoning budget."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -65,7 +65,8 @@ class OutputConstraint:
         """
         request = self._constrained(request)
         preserved = [*request.preserved_tokens, *self._preserved]
-        request = msgspec.structs.replace(request, preserved_tokens=preserved, stop=[*request.stop, *self._stop_strings()])
+        stop = [*request.stop, *(() if self._calls is None else self._form.call_format.stop_strings)]
+        request = msgspec.structs.replace(request, preserved_tokens=preserved, stop=stop)
         marks = self._form.reasoning_marks
         is_constrained = request.grammar is not None or request.json_schema is not None
         if is_constrained and not (request.grammar_lazy or self._may_reason or self._form.is_thinking):
@@ -115,10 +116,6 @@ class OutputConstraint:
         content = self._rules.schema_text("content", schema_text(schema))
         parts = (self._rules.literal(call_format.content_start), content, self._rules.literal(call_format.content_end))
         return " ".join(filter(None, parts))
-
-    def _stop_strings(self) -> Sequence[str]:
-        """Returns the format's stop strings, which apply only if tools may be called."""
-        return () if self._calls is None else self._form.call_format.stop_strings
 
     def _triggers(self) -> Iterator[GrammarTrigger]:
         """Yields the triggers that activate the grammar of the calls in an answer that may also contain other text."""

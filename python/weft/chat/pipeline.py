@@ -339,7 +339,9 @@ class ChatPipeline:
     @cached_property
     def _answer_format(self) -> AnswerFormat:
         """Format of answers. Detecting it takes as long as rendering ten short chats."""
-        return detect_format(self.template, self._end_marks, self._settings.chat_template_kwargs)
+        model = self._engine.model
+        end_marks = [self._spelling(token) for token in (model.eos_token, *model.end_tokens())]
+        return detect_format(self.template, [*filter(None, end_marks)], self._settings.chat_template_kwargs)
 
     @property
     def _call_format(self) -> CallFormat:
@@ -348,12 +350,6 @@ class ChatPipeline:
     @property
     def _reasoning_marks(self) -> ReasoningMarks | None:
         return self._answer_format.reasoning_marks
-
-    @cached_property
-    def _end_marks(self) -> Sequence[str]:
-        """Spellings of the tokens that end generation."""
-        model = self._engine.model
-        return tuple(filter(None, (self._spelling(token) for token in (model.eos_token, *model.end_tokens()))))
 
     @cached_property
     def _control_ids(self) -> Mapping[str, int]:

@@ -63,7 +63,9 @@ def requested_tools(data: ChatRequest) -> RequestedTools:
             old = "functions" if data.functions else "function_call"
             raise InvalidRequestError(old, f"{old} is the deprecated form of tools and tool_choice; give only one of them")
         given = [{"type": "function", "function": entry} for entry in data.functions or ()]
-        choice, names = _choice_of_function_call(data.function_call), ("functions", "function_call")
+        choice, names = data.function_call, ("functions", "function_call")
+        if isinstance(choice, Mapping):
+            choice = {"type": "function", "function": choice}
     if not given:
         if choice not in (None, "none", "auto"):
             raise InvalidRequestError(names[1], f"{names[1]} is {excerpt(choice)}, and there are no {names[0]} to choose from")
@@ -78,10 +80,6 @@ def requested_tools(data: ChatRequest) -> RequestedTools:
     parallel = names[0] == "tools" and data.parallel_tool_calls is not False
     use = ToolUse(tuple(tool for tool in tools if tool.name in chosen), is_required=is_required, is_parallel=parallel)
     return RequestedTools(use, [_template_tool(entry) for entry in given])
-
-
-def _choice_of_function_call(function_call: Any) -> Any:  # noqa: ANN401 (any JSON)
-    return {"type": "function", "function": function_call} if isinstance(function_call, Mapping) else function_call
 
 
 def _check_size(given: Sequence[Any], name: str) -> Sequence[Any]:

@@ -145,10 +145,12 @@ class ChatTemplate:
             "eos_token": self.eos_token,
             **_dates(),
             **_other_names(passed),
-            **(self._functions(passed.get("tools")) if self._takes_functions else {}),
             **passed,
             "messages": messages,
         }
+        if self._takes_functions:
+            tools = passed.get("tools")
+            given.setdefault("functions", json.dumps(tools, ensure_ascii=False, indent=2) if tools else "")
         if "enable_thinking" not in passed:
             given["enable_thinking"] = self.supports_thinking
         if add_generation_prompt:
@@ -161,10 +163,6 @@ class ChatTemplate:
             line = _line_of(error)
             place = "" if line is None else f" in line {line}"
             raise TemplateError(f"the chat template fails{place}: {truncate(str(error)) or type(error).__name__}") from error
-
-    @staticmethod
-    def _functions(tools: object) -> dict[str, object]:
-        return {"functions": json.dumps(tools, ensure_ascii=False, indent=2) if tools else ""}
 
     def _shows(self, text: str, messages: Sequence[Message]) -> bool:
         return text in self._attempt(messages)

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from weft._native import Hardware, Model, Timing, tune
+from weft._native import Hardware, Model, tune
 from weft.config import EngineConfig, Kernels
 
 Progress = Callable[[float], object] | None
@@ -79,12 +79,11 @@ class Tuned(msgspec.Struct, frozen=True):
         _, type_k, type_v, kernels, _ = conditions
         tuning = tune(model, type_k=type_k, type_v=type_v, kernels=kernels, budget_s=budget_s, on_progress=on_progress)
         flash_attention, threads, threads_batch = tuning.best
-        measured = tuple(_measured(timing, model) for timing in tuning.timings)
+        measured = tuple(
+            Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds, model.is_repacked)
+            for timing in tuning.timings
+        )
         return cls(flash_attention, threads, threads_batch, model.description, Hardware.read().cpu, measured)
-
-
-def _measured(timing: Timing, model: Model) -> Measured:
-    return Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds, model.is_repacked)
 
 
 def tune_file(model: Model, conditions: Conditions) -> Path:

@@ -67,11 +67,6 @@ class BufferedArguments:
         return ""
 
 
-def _may_begin(text: str, mark: str) -> bool:
-    """Returns True if one of the two is a prefix of the other."""
-    return mark.startswith(text) or text.startswith(mark)
-
-
 def with_closing_mark(arguments: Grammar, closing: str) -> Grammar:
     """Returns arguments followed by the mark that closes the call, which is required if the call has no arguments."""
     none = Seq(BufferedArguments(), Lookahead(closing))
@@ -129,7 +124,8 @@ class Parameters(msgspec.Struct, frozen=True):
             # Some models write the closing text twice.
             yield from Optional(Seq(Space(), self.closing)).read(source)
             n_read += 1
-        if source.is_truncated and _may_begin(source.text[source.at :].lstrip(), self.opening):
+        rest = source.text[source.at :].lstrip()
+        if source.is_truncated and (rest.startswith(self.opening) or self.opening.startswith(rest)):
             # The truncated text may have contained another argument.
             return False
         source.add_arguments("}" if n_read else "")

@@ -50,9 +50,8 @@ class BranchParsers:
             del self._readers[event.index]
         if n_before := self._n_calls_before.get(event.index, 0):
             parts = [_renumbered(part, n_before) for part in parts]
-        for part in parts:
-            if isinstance(part, CallStart):
-                self._callers.add(event.index)
+        if any(isinstance(part, CallStart) for part in parts):
+            self._callers.add(event.index)
         return parts
 
     def _parse_prefix(self, index: int, reader: AnswerReader, before: str) -> list[Part]:
@@ -70,14 +69,11 @@ class BranchParsers:
         n_whole = self._n_calls_before[index] = n_calls - reader.is_cut
         return [part for part in parts_before if isinstance(part, CallStart | CallArguments) and part.call >= n_whole]
 
-    def calls(self, finished: Finished) -> bool:
-        """Returns whether a branch called a tool and was not interrupted within a call or where another could have followed."""
-        is_cut = isinstance(finished.stop_reason, str) and self.is_cut(finished.index)
-        return finished.index in self._callers and finished.finish_reason == "stop" and not is_cut
-
     def finish_reason(self, finished: Finished) -> ChatFinishReason:
-        """Returns why a branch ended."""
-        return "tool_calls" if self.calls(finished) else finished.finish_reason
+        """Returns why a branch ended: "tool_calls" if it called a tool, and no limit or stop string interrupted the call."""
+        is_cut = isinstance(finished.stop_reason, str) and self.is_cut(finished.index)
+        is_call = finished.index in self._callers and finished.finish_reason == "stop" and not is_cut
+        return "tool_calls" if is_call else finished.finish_reason
 
     def is_cut(self, index: int) -> bool:
         """Returns whether a branch ended within a tool call."""

@@ -226,32 +226,17 @@ class ToolName(msgspec.Struct, frozen=True):
 
     def read(self, source: Source) -> Reading:
         """Parses the longest name that matches."""
-        while True:
-            found, needs_more = _longest(source)
-            if not needs_more:
-                break
-            yield
-        if found is None:
-            return False
-        source.at += len(found.name)
-        if self.begins_call:
-            source.begin(found)
-        return True
+        for tool in source.tools:
+            if (yield from n_ahead(source, tool.name)) == len(tool.name):
+                source.at += len(tool.name)
+                if self.begins_call:
+                    source.begin(tool)
+                return True
+        return False
 
     def write(self, rules: Rules) -> str:
         """Returns the name of the tool that is being written."""
         return rules.literal(current_tool(rules).name)
-
-
-def _longest(source: Source) -> tuple[Tool | None, bool]:
-    """Returns the tool with the longest name that matches, and whether more text is needed to decide."""
-    for tool in source.tools:
-        ahead = source.text[source.at : source.at + len(tool.name)]
-        if ahead == tool.name:
-            return tool, False
-        if tool.name.startswith(ahead) and not source.is_ended:
-            return None, True
-    return None, False
 
 
 def current_tool(rules: Rules) -> Tool:

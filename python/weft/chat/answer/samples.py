@@ -108,7 +108,9 @@ def render_samples(
         variables: Additional variables of the template.
     """
     deadline = time.thread_time() + MAX_RENDERING_S
-    given = {"enable_thinking": True, "preserve_reasoning": True, **(variables or {}), "tools": _shown_tools()}
+    functions = [{"name": tool.name, "description": _PURPOSE, "parameters": tool.parameters} for tool in TOOLS]
+    tools = [{"type": "function", "function": function} for function in functions]
+    given = {"enable_thinking": True, "preserve_reasoning": True, **(variables or {}), "tools": tools}
 
     def render(*messages: ChatMessage, opens_answer: bool = False) -> str | None:
         if time.thread_time() > deadline:
@@ -254,11 +256,6 @@ def _holds(text: str, parts: Sequence[str | None]) -> bool:
 
 def _call(nth: int, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": CALL_IDS[nth], "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-
-
-def _shown_tools() -> list[dict[str, Any]]:
-    functions = [{"name": tool.name, "description": _PURPOSE, "parameters": tool.parameters} for tool in TOOLS]
-    return [{"type": "function", "function": function} for function in functions]
 
 
 def _with_other_names(message: Message) -> Message:
