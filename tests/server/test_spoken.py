@@ -25,7 +25,7 @@ def test_what_is_neither_thought_nor_call_is_content_and_the_rest_comes_at_the_e
     assert spoken.read(token(1, "")) == []
     finished = Finished(index=0, finish_reason="stop", text="y", usage=USAGE, slot=0)
     assert spoken.read(finished) == [Content("y")]
-    assert not spoken.calls(finished)
+    assert spoken.finish_reason(finished) != "tool_calls"
 
 
 WRITTEN = (
@@ -46,7 +46,7 @@ def said(spoken: BranchParsers, text: str) -> tuple[list[Part], bool]:
     """What comes of a text of branch 5, and whether it is a call."""
     parts = [part for piece in text for part in spoken.read(token(5, piece))]
     end = Finished(index=5, finish_reason="stop", text="", usage=USAGE, slot=0)
-    return [*parts, *spoken.read(end)], spoken.calls(end)
+    return [*parts, *spoken.read(end)], spoken.finish_reason(end) == "tool_calls"
 
 
 def joined(parts: list[Part], kind: type[Content | Reasoning]) -> str:

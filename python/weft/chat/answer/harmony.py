@@ -52,22 +52,21 @@ class Header:
         match = None if end < 0 else _HEADER.fullmatch(source.text, source.at, end)
         if match is None:
             return False
-        is_stray = source.text.startswith(_CHANNEL_MARK, end)
-        recipient = match["to"] or match["role"]
-        if is_stray:
+        if source.text.startswith(_CHANNEL_MARK, end):
             source.at = end
             return True
+        recipient = match["to"] or match["role"]
         if recipient is None and match["channel"] == "analysis":
             # Reasoning is parsed by `ChatReader`.
             return False
         source.at = end + len(_MESSAGE)
         if recipient is None:
             return True
-        if source.tools:
-            source.text = f"{recipient} {source.text[source.at :]}"
-            source.at, source.has_unparsed_call = 0, True
-            return True
-        return (yield from _skip_body(source))
+        if not source.tools:
+            return (yield from _skip_body(source))
+        source.text = f"{recipient} {source.text[source.at :]}"
+        source.at, source.has_unparsed_call = 0, True
+        return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
         """Returns an empty expression: GBNF only describes calls."""
@@ -87,19 +86,13 @@ def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReadi
 
 def _skip_body(source: Source) -> Reading:
     """Discards the content of a message."""
-    while True:
-        match = _BODY_END.search(source.text, source.at)
-        if match is not None:
-            source.at = match.start()
-            source.commit()
-            return True
-        if source.is_ended:
-            source.at = len(source.text)
-            source.commit()
-            return True
+    while (match := _BODY_END.search(source.text, source.at)) is None and not source.is_ended:
         source.at = max(source.at, len(source.text) - len(_MESSAGE))
         source.commit()
         yield
+    source.at = len(source.text) if match is None else match.start()
+    source.commit()
+    return True
 
 
 _CHANNEL = Either(Text("commentary"), Text("analysis"), n_written=2)
