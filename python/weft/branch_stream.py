@@ -3,15 +3,15 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from weft._native import Stream
 from weft.events import Finished, Token
 
-if TYPE_CHECKING:
-    from weft._native import Stream
-    from weft.request.sampling import SamplingOptions
-
 __all__ = ["BranchStream", "Branches"]
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Branches:
@@ -20,7 +20,7 @@ class Branches:
     It reads the stream on behalf of all branches, so nothing else may read it. Tokens are queued per branch until they are read.
     """
 
-    def __init__(self, stream: "Stream") -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._branches: dict[int, BranchStream] = {}
         self._new: deque[BranchStream] = deque()
@@ -59,10 +59,20 @@ class Branches:
         return self._branches[index]
 
 
+def _of_branch(method: Callable[Concatenate[Stream, int, _P], _T]) -> "Callable[Concatenate[BranchStream, _P], _T]":
+    """Returns the method of a branch for a method of its stream that takes the branch's index."""
+
+    def call(self: "BranchStream", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        result: _T = getattr(self._stream, method.__name__)(self.index, *args, **kwargs)
+        return result
+
+    return call
+
+
 class BranchStream:
     """Asynchronous iterator over the tokens of one branch. Sets `finished` at its end."""
 
-    def __init__(self, stream: "Stream", index: int, until: Callable[[Callable[[], bool]], Any]) -> None:
+    def __init__(self, stream: Stream, index: int, until: Callable[[Callable[[], bool]], Any]) -> None:
         self.index = index
         """Index of the branch in its stream."""
         self.finished: Finished | None = None
@@ -93,33 +103,12 @@ class BranchStream:
         text = "".join([token.text async for token in self])
         return text if self.finished is None else text + self.finished.text
 
-    def cancel(self) -> None:
-        """Cancels the branch; see `Stream.cancel`."""
-        self._stream.cancel(self.index)
-
-    async def fork(
-        self,
-        *,
-        n: int = 1,
-        at: int | None = None,
-        unit: Literal["token", "byte"] = "token",
-        append: str | list[int] | None = None,
-        **options: "Unpack[SamplingOptions]",
-    ) -> list[int]:
-        """Adds forks of the branch to its stream; see `Stream.fork`."""
-        return await self._stream.fork(self.index, n=n, at=at, unit=unit, append=append, **options)
-
-    async def fork_stream(
-        self,
-        *,
-        n: int = 1,
-        at: int | None = None,
-        unit: Literal["token", "byte"] = "token",
-        append: str | list[int] | None = None,
-        **options: "Unpack[SamplingOptions]",
-    ) -> "Stream":
-        """Returns forks of the branch as a separate stream; see `Stream.fork_stream`."""
-        return await self._stream.fork_stream(self.index, n=n, at=at, unit=unit, append=append, **options)
+    cancel = _of_branch(Stream.cancel)
+    """Cancels the branch; see `Stream.cancel`."""
+    fork = _of_branch(Stream.fork)
+    """Adds forks of the branch to its stream; see `Stream.fork`."""
+    fork_stream = _of_branch(Stream.fork_stream)
+    """Returns forks of the branch as a stream of their own; see `Stream.fork_stream`."""
 
     def _take(self, event: Token | Finished) -> None:
         if isinstance(event, Finished):
