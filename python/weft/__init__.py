@@ -1,4 +1,26 @@
-"""Weft: one prompt, many completions, over one shared KV cache."""
+"""Weft: one prompt, many completions, over one shared KV cache.
+
+`__init__.pyi` lists the public names. Modules by subject:
+
+| subject | modules |
+| --- | --- |
+| the engine: its methods, and the same without `await` | `engine`, `embedding` and `work.cache`; `sync_engine` |
+| what a request may contain, and settings of the engine | `request`, `sampling_fields`; `config` |
+| what a request returns | `events`, `completion`, `branch_stream`, `errors` |
+| chats: prompts from messages, messages from generated text | `chat` |
+| other uses of an engine | `tree`, `infill`, `scoring` |
+| HTTP: one folder for each API, and the process around it | `server`, `serving`, `settings` |
+| the command line | `cli` |
+| models by name; engines on other machines | `hub`; `ray` |
+| thread pools, tuning, validation, drawings, installation | `work`, `fields`, `drawing`, `installed` |
+| the compiled engine (Rust, in `rust/python`) | `_native`, described by `_native.pyi` |
+
+Which thread tokenizes? A prompt of at most `work.threads.LONG_TEXT` characters: the one that calls, usually that of the event
+loop. A longer one: a thread named `weft-text` in Python (`Engine.async_tokenize`), or one of `server.executor` in a server.
+Chats are rendered and tokenized there too, unless they are short. The worker thread that computes steps receives token ids.
+
+To add a tool-call format, read `chat.answer.formats`; to add a setting, `settings`.
+"""
 
 from importlib import import_module
 from pathlib import Path
