@@ -153,7 +153,7 @@ async def test_copies_that_cannot_fit_are_not_made(monkeypatch: pytest.MonkeyPat
         allowed = iter([True, False])
         [one] = await engine.export_cache(should_continue=lambda: next(allowed))
         made = counted_copies(monkeypatch)
-        monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 5 * one.n_bytes)
+        monkeypatch.setattr("weft.work.cache.free_memory_bytes", lambda: 5 * one.n_bytes)
         copies = await engine.export_cache()
         assert [copy.tokens[:20] for copy in copies] == [prompts[at][:20] for at in (-1, -2, 0)]
         assert len(made) == 4, "one did not fit, and none was made that is as long"
@@ -165,6 +165,6 @@ async def test_few_copies_are_made_that_do_not_fit(monkeypatch: pytest.MonkeyPat
             await engine.complete(prompt_of(40 + 10 * number, f"{number}"), max_tokens=1)
         await wait_until(lambda: engine.stats().n_cells_idle == 0)
         made = counted_copies(monkeypatch)
-        monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 2)
+        monkeypatch.setattr("weft.work.cache.free_memory_bytes", lambda: 2)
         assert await engine.export_cache() == []
         assert len(made) == cache.MAX_MISFITS
