@@ -406,7 +406,7 @@ async def test_copies_take_no_more_than_what_they_are_of(monkeypatch: pytest.Mon
         assert copies[0].tokens[:120] == prompts[-1], "the last one that was used is the first"
         allowed = iter([True, True, False])
         assert len(await engine.export_cache(should_continue=lambda: next(allowed))) == 2
-        monkeypatch.setattr("weft.engine.free_memory_bytes", lambda: 2 * copies[0].n_bytes)
+        monkeypatch.setattr("weft.work.cache.free_memory_bytes", lambda: 2 * copies[0].n_bytes)
         assert len(await engine.export_cache()) == 1
 
 
