@@ -107,7 +107,8 @@ def create_app(
 
     litestar = Litestar(
         route_handlers=[api.router() for api in APIS],
-        dependencies={"context": Provide(provide_context, sync_to_thread=False)},
+        # Litestar answers 500 where a field of a body has the name of a dependency and is invalid.
+        dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},

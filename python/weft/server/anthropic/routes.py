@@ -23,10 +23,10 @@ api = Api("Anthropic", ERRORS)
 
 @api.route("POST", "/v1/messages", summary="Create a message")
 async def create_message(
-    data: JSONBody[CreateMessage], context: ContextDependency, version: Version = None
+    data: JSONBody[CreateMessage], request_context: ContextDependency, version: Version = None
 ) -> Answer[MessageObject]:
     """Answers a chat with the assistant's next message."""
-    service = context.service
+    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
@@ -36,9 +36,9 @@ async def create_message(
 
 
 @api.route("POST", "/v1/messages/count_tokens", summary="Count the tokens of a message")
-async def count_tokens(data: JSONBody[CountTokens], context: ContextDependency, version: Version = None) -> TokensCounted:
+async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
-    service = context.service
+    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))

@@ -29,21 +29,21 @@ api = Api("Weft")
 
 
 @api.route("POST", "/prefixes", summary="Pin a prefix", errors=CONFLICT)
-async def pin(data: JSONBody[PinBody], context: ContextDependency) -> Answer[PinnedPrefix]:
+async def pin(data: JSONBody[PinBody], request_context: ContextDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
-    return Answer(AwaitedResponse(partial(_pin, context.service, translate.pieces(data))))
+    return Answer(AwaitedResponse(partial(_pin, request_context.service, translate.pieces(data))))
 
 
 @api.route("GET", "/prefixes", summary="List pinned prefixes")
-async def prefixes(context: ContextDependency) -> Answer[PinnedPrefixes]:
+async def prefixes(request_context: ContextDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
-    return Answer(AwaitedResponse(partial(_prefixes, context.service)))
+    return Answer(AwaitedResponse(partial(_prefixes, request_context.service)))
 
 
 @api.route("DELETE", "/prefixes/{prefix_id:int}", summary="Unpin a prefix", errors=NOT_FOUND, status_code=204)
-async def unpin(prefix_id: FromPath[int], context: ContextDependency) -> None:
+async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
-    service = context.service
+    service = request_context.service
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
@@ -52,7 +52,7 @@ async def unpin(prefix_id: FromPath[int], context: ContextDependency) -> None:
 
 @api.route("GET", "/cache", summary="Inspect the cache")
 async def cache(
-    context: ContextDependency,
+    request_context: ContextDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
@@ -60,7 +60,7 @@ async def cache(
 
     With `format=svg` or `format=dot`, a picture of it.
     """
-    service = context.service
+    service = request_context.service
     if format == "json":
         return Answer(AwaitedResponse(partial(_reported, service, translate.limit(limit), _encoded)))
     n = picture.n_drawn(limit, format)

@@ -115,11 +115,11 @@ class LineEncoder(Encoder):
 @api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
-    context: ContextDependency,
+    request_context: ContextDependency,
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
-    service = context.service
+    service = request_context.service
     form = line_form(format)
     parsed = submission(data, service.settings)
     if data.cache:

@@ -39,9 +39,9 @@ api = Api("Ollama", answer.ERRORS)
 
 
 @api.route("POST", "/api/generate", summary="Generate a completion")
-async def generate(data: JSONBody[schemas.GenerateBody], context: ContextDependency) -> Answer[schemas.GenerateAnswer]:
+async def generate(data: JSONBody[schemas.GenerateBody], request_context: ContextDependency) -> Answer[schemas.GenerateAnswer]:
     """Continues a prompt: as the message of a chat, or unchanged with `raw`."""
-    service = context.service
+    service = request_context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -58,9 +58,9 @@ async def generate(data: JSONBody[schemas.GenerateBody], context: ContextDepende
 
 
 @api.route("POST", "/api/chat", summary="Answer a chat")
-async def chat(data: JSONBody[schemas.ChatBody], context: ContextDependency) -> Answer[schemas.ChatAnswer]:
+async def chat(data: JSONBody[schemas.ChatBody], request_context: ContextDependency) -> Answer[schemas.ChatAnswer]:
     """Answers a chat with the assistant's next message."""
-    service = context.service
+    service = request_context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -131,9 +131,9 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @api.route("POST", "/api/embed", summary="Embed texts")
-async def embed(data: JSONBody[schemas.EmbedBody], context: ContextDependency) -> Answer[schemas.Embedded]:
+async def embed(data: JSONBody[schemas.EmbedBody], request_context: ContextDependency) -> Answer[schemas.Embedded]:
     """Returns an embedding of each text."""
-    service = context.service
+    service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
@@ -146,9 +146,9 @@ async def embed(data: JSONBody[schemas.EmbedBody], context: ContextDependency) -
 
 
 @api.route("POST", "/api/embeddings", summary="Embed one text")
-async def embeddings(data: JSONBody[schemas.EmbeddingsBody], context: ContextDependency) -> Answer[schemas.OneEmbedded]:
+async def embeddings(data: JSONBody[schemas.EmbeddingsBody], request_context: ContextDependency) -> Answer[schemas.OneEmbedded]:
     """Returns the embedding of one text."""
-    service = context.service
+    service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
@@ -196,25 +196,25 @@ def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:
 
 
 @api.route("GET", "/api/tags", summary="List models", needs_model=False)
-async def tags(context: ContextDependency) -> schemas.ServedModels:
+async def tags(request_context: ContextDependency) -> schemas.ServedModels:
     """Returns the served model, as a list of one."""
-    service = context.service
+    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
 @api.route("POST", "/api/show", summary="Describe the model", needs_model=False)
-async def show(context: ContextDependency) -> schemas.ModelShown:
+async def show(request_context: ContextDependency) -> schemas.ModelShown:
     """Returns the served model with its settings and metadata. The body is ignored."""
-    service = context.service
+    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
 @api.route("GET", "/api/ps", summary="List loaded models", needs_model=False)
-async def ps(context: ContextDependency) -> schemas.LoadedModels:
+async def ps(request_context: ContextDependency) -> schemas.LoadedModels:
     """Returns the served model, or an empty list while it is unloaded."""
-    return models.loaded(context.service)
+    return models.loaded(request_context.service)
 
 
 @api.route("GET", "/api/version", summary="Read the version", needs_model=False)

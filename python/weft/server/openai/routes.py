@@ -19,11 +19,11 @@ api = Api("OpenAI")
 
 @api.route("POST", "/v1/completions", summary="Complete prompts", errors=NOT_SUPPORTED)
 async def create_completion(
-    data: JSONBody[schemas.CreateCompletion], context: ContextDependency
+    data: JSONBody[schemas.CreateCompletion], request_context: ContextDependency
 ) -> Answer[schemas.CompletionObject]:
     """Continues one or several prompts with `n` branches each."""
-    service, caller = context.service, context.caller
-    if (other := context.event_formats.named(data.event_format, service.settings)) is not None:
+    service, caller = request_context.service, request_context.caller
+    if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
@@ -34,26 +34,30 @@ async def create_completion(
 
 @api.route("POST", "/v1/chat/completions", "/chat/completions", summary="Answer a chat", errors=NOT_SUPPORTED)
 async def create_chat_completion(
-    data: JSONBody[schemas.CreateChatCompletion], context: ContextDependency
+    data: JSONBody[schemas.CreateChatCompletion], request_context: ContextDependency
 ) -> Answer[schemas.ChatCompletion]:
     """Answers a chat with `n` branches."""
-    service, caller = context.service, context.caller
+    service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
     return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service))
 
 
 @api.route("POST", "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", summary="Count the tokens of a chat")
-async def count_chat_tokens(data: JSONBody[schemas.CreateChatCompletion], context: ContextDependency) -> schemas.InputTokens:
+async def count_chat_tokens(
+    data: JSONBody[schemas.CreateChatCompletion], request_context: ContextDependency
+) -> schemas.InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
-    return schemas.InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, context.service))
+    return schemas.InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, request_context.service))
 
 
 @api.route("POST", "/v1/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
-async def create_embedding(data: JSONBody[schemas.CreateEmbedding], context: ContextDependency) -> Answer[schemas.EmbeddingList]:
+async def create_embedding(
+    data: JSONBody[schemas.CreateEmbedding], request_context: ContextDependency
+) -> Answer[schemas.EmbeddingList]:
     """Returns an embedding of each text."""
-    service = context.service
+    service = request_context.service
     texts = embeddings.texts(data, service.pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(
@@ -63,12 +67,12 @@ async def create_embedding(data: JSONBody[schemas.CreateEmbedding], context: Con
 
 
 @api.route("GET", "/v1/models", "/models", summary="List models", needs_model=False)
-async def list_models(context: ContextDependency) -> schemas.ModelList:
+async def list_models(request_context: ContextDependency) -> schemas.ModelList:
     """Returns the served model, as a list of one."""
-    return context.service.snapshot(models.models)
+    return request_context.service.snapshot(models.models)
 
 
 @api.route("GET", "/v1/models/{name:path}", summary="Describe a model", needs_model=False)
-async def retrieve_model(context: ContextDependency) -> schemas.ModelCard:
+async def retrieve_model(request_context: ContextDependency) -> schemas.ModelCard:
     """Returns the served model, under any name."""
-    return context.service.snapshot(models.model)
+    return request_context.service.snapshot(models.model)

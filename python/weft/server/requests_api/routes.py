@@ -29,17 +29,19 @@ api = Api("Weft")
 
 
 @api.route("GET", "/requests", summary="List requests", needs_model=False)
-async def requests(context: ContextDependency) -> RequestsReport:
+async def requests(request_context: ContextDependency) -> RequestsReport:
     """Returns the queued and running requests that were made with the same key."""
-    service = context.service
+    service = request_context.service
     generations = service.generations_of(current_owner())
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
 @api.route("GET", "/requests/{request_id:str}", summary="Inspect a request", errors=NOT_FOUND, needs_model=False)
-async def request(request_id: FromPath[str], context: ContextDependency, first: FromQuery[int] = 0) -> Answer[RequestReport]:
+async def request(
+    request_id: FromPath[str], request_context: ContextDependency, first: FromQuery[int] = 0
+) -> Answer[RequestReport]:
     """Returns a request with its branches: state, text so far, and settings of each."""
-    service = context.service
+    service = request_context.service
     generation = _found(service, request_id)
     return Answer(AwaitedResponse(partial(_report, service, generation, first)))
 
@@ -47,9 +49,9 @@ async def request(request_id: FromPath[str], context: ContextDependency, first: 
 @api.route(
     "DELETE", "/requests/{request_id:str}", summary="Cancel a request", errors=NOT_FOUND, needs_model=False, status_code=204
 )
-async def cancel(request_id: FromPath[str], context: ContextDependency) -> None:
+async def cancel(request_id: FromPath[str], request_context: ContextDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
-    generation = _found(context.service, request_id)
+    generation = _found(request_context.service, request_id)
     for nth, (prompt, branch_index) in enumerate(generation.unfinished()):
         if nth and nth % MAX_CANCELLED_PER_STEP == 0:
             await asyncio.sleep(0)
@@ -64,9 +66,9 @@ async def cancel(request_id: FromPath[str], context: ContextDependency) -> None:
     needs_model=False,
     status_code=204,
 )
-async def cancel_branch(request_id: FromPath[str], index: FromPath[int], context: ContextDependency) -> None:
+async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
-    generation = _found(context.service, request_id)
+    generation = _found(request_context.service, request_id)
     prompt, branch_index = _branch(generation, request_id, index)
     generation.streams[prompt].cancel(branch_index)
 
@@ -75,13 +77,13 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], context
     "POST", "/requests/{request_id:str}/branches/{index:int}/fork", summary="Fork a branch", errors=NOT_FOUND, needs_model=False
 )
 async def fork(
-    request_id: FromPath[str], index: FromPath[int], context: ContextDependency, data: JSONBody[ForkBody | None] = None
+    request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency, data: JSONBody[ForkBody | None] = None
 ) -> Answer[Forked]:
     """Forks a branch: new branches continue its prompt, its text up to a position, and appended text.
 
     With `stream` the forks get their own stream, which is the response; otherwise they join the stream of the request.
     """
-    service = context.service
+    service = request_context.service
     generation = _found(service, request_id)
     prompt, branch_index = _branch(generation, request_id, index)
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)

@@ -15,7 +15,7 @@ api = Api("Weft")
 
 
 @api.route("POST", "/score", summary="Score continuations", errors=NOT_SUPPORTED)
-async def scores(data: JSONBody[ScoreBody], context: ContextDependency) -> Answer[ScoreReport]:
+async def scores(data: JSONBody[ScoreBody], request_context: ContextDependency) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
-    service = context.service
+    service = request_context.service
     return Answer(AwaitedChunks(partial(score, service, data), service.collected))
