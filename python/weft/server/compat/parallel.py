@@ -11,6 +11,7 @@ from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
 _NEUTRAL: dict[str, neutral.Accepts] = {
+    "explain_cache": neutral.TEXT_ONLY["explain_cache"],
     "n": lambda value: value == 1,
     "n_cmpl": lambda value: value == 1,
     "logprobs": lambda value: value == 0,

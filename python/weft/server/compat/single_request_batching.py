@@ -20,16 +20,17 @@ DEFAULT_N = 8
 MODEL_PATHS = ("/v1/models", "/models")
 """Paths of the model list."""
 
-_NEUTRAL: dict[str, neutral.Accepts] = {
+_OWN_NEUTRAL: dict[str, neutral.Accepts] = {
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
     "logprobs": lambda _: False,
     "stream_options": lambda value: not value.include_usage,
     "suffix": lambda value: value == "",
     "verbose": lambda value: value is False,
-    **neutral.TEXT_ONLY,
 }
-"""Values of fields that the events cannot represent otherwise."""
+
+_NEUTRAL = dict(sorted({**_OWN_NEUTRAL, **neutral.TEXT_ONLY}.items()))
+"""Values of fields that the events cannot represent otherwise. Of several such fields, the first by name is reported."""
 
 
 def prepared(data: CompletionFields, settings: Settings) -> CompletionFields:
