@@ -152,7 +152,12 @@ class JsonRequest(Request[Any, Any, Any]):
             raise ClientException(why_not_json(body, error)) from error
 
     async def _read(self, body: bytes, struct: type[msgspec.Struct]) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
-        read = partial(read_body, fields=_names(struct), tokens=_names_of(struct, ONE_TOKEN), biases=_names_of(struct, ONE_BIAS))
+        read = partial(
+            read_body,
+            fields=list(map(str, _attributes(struct))),
+            tokens=_names_of(struct, ONE_TOKEN),
+            biases=_names_of(struct, ONE_BIAS),
+        )
         try:
             rest, extracted, texts = await self._run(read, body, len(body))
         except ValueError as error:
@@ -211,12 +216,6 @@ def _at(value: Any, step: Any) -> Any:  # noqa: ANN401 (anything that JSON becom
 def _attributes(struct: type[msgspec.Struct]) -> dict[str | int, str]:
     """Returns the attributes of a struct by their JSON names."""
     return {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
-
-
-@cache
-def _names(struct: type[msgspec.Struct]) -> list[str]:
-    """Returns the JSON names of a struct's fields. Cached, because the lookup takes a millisecond."""
-    return [field.encode_name for field in msgspec.structs.fields(struct)]
 
 
 @cache

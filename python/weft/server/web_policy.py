@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from contextvars import ContextVar
 from enum import Enum
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -144,7 +144,10 @@ class WebPolicy:
         Raises:
             MisdirectedRequestError: the host is not accepted.
         """
-        if ANY_HOST in self._allowed_hosts or not (self._allowed_hosts or _is_loopback(scope)):
+        # A unix socket has no address.
+        address = _address((scope.get("server") or ("", None))[0])
+        is_loopback = address is not None and address.is_loopback
+        if ANY_HOST in self._allowed_hosts or not (self._allowed_hosts or is_loopback):
             return
         for name, value in scope["headers"]:
             if name == b"host" and not self._accepts(_Authority.parse(value)):
@@ -197,7 +200,7 @@ class WebPolicy:
         if authority is None:
             return False
         host = authority.host
-        return host in self._allowed_hosts or host == LOCALHOST or host.endswith(f".{LOCALHOST}") or _is_address(host)
+        return host in self._allowed_hosts or host == LOCALHOST or host.endswith(f".{LOCALHOST}") or _address(host) is not None
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
@@ -230,17 +233,8 @@ def _is_local(origin: str) -> bool:
         return False
 
 
-def _is_loopback(scope: HTTPScope) -> bool:
-    """Returns whether the request arrived at a listener that is bound to a loopback address. A unix socket is not."""
+def _address(host: str) -> IPv4Address | IPv6Address | None:
     try:
-        return ip_address((scope.get("server") or ("", None))[0]).is_loopback
+        return ip_address(host)
     except ValueError:
-        return False
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return None

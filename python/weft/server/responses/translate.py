@@ -81,7 +81,8 @@ def check(data: schemas.ResponseFields) -> None:
 
 
 def _check_response(data: schemas.CreateResponse) -> None:
-    check_include(data.include)
+    if unknown := [name for name in data.include or () if name not in _INCLUDABLE]:
+        raise InvalidRequestError("include", f"include has {excerpt(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
         raise InvalidRequestError("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
@@ -90,16 +91,6 @@ def _check_response(data: schemas.CreateResponse) -> None:
     if data.background and data.store is False:
         raise InvalidRequestError("background", "a response in the background must be kept; leave store out")
     check_metadata(data.metadata)
-
-
-def check_include(include: Sequence[str] | None) -> None:
-    """Refuses unknown entries of `include`.
-
-    Raises:
-        InvalidRequestError: There is one.
-    """
-    if unknown := [name for name in include or () if name not in _INCLUDABLE]:
-        raise InvalidRequestError("include", f"include has {excerpt(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
 
 
 def _check_object(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,9 @@ MAX_NAME = 256
 
 Owner = str | None
 """Digest of the client's API key; None if the server has no keys."""
+
+_ENDS = re.compile(r"(?=::)|\Z")
+"""Ends of the names that a name continues with `::`, and its own."""
 
 KeepLoaded = Callable[[], AbstractAsyncContextManager[None]]
 """Context manager that keeps the model loaded."""
@@ -340,10 +344,9 @@ class Recordings:
     def of_conversations(self, owner: Owner, names: Sequence[str]) -> list[Recording]:
         """Returns the streams of these names, including names continued with `::`, in the order of the names."""
         wanted: dict[str, list[Recording]] = {name: [] for name in names}
-        lengths = {len(name) for name in names}
         for (whose, name), recording in self._all.items():
             if whose == owner:
-                for known in _beginnings(name, lengths) & wanted.keys():
+                for known in {name[: end.start()] for end in _ENDS.finditer(name)} & wanted.keys():
                     wanted[known].append(recording)
         return list(dict.fromkeys(recording for found in wanted.values() for recording in found))
 
@@ -396,9 +399,3 @@ class Recordings:
             # Drops in larger steps, so that the search is not repeated at every write.
             largest.drop(min(max(n_bytes, OWN_BYTES), largest.n_kept - OWN_BYTES))
         return bool(unread)
-
-
-def _beginnings(name: str, lengths: set[int]) -> set[str]:
-    """Returns the prefixes of a name that end at its end or before a `::`, of the given lengths."""
-    ends = (length for length in lengths if len(name) == length or name.startswith("::", length))
-    return {name[:length] for length in ends}
