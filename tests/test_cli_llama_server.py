@@ -196,7 +196,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     [
         ("--rpc localhost:50052", {}, "argument --rpc is not supported: llama.cpp is built without RPC"),
         ("--lora-base", {}, "argument --lora-base is not supported: GGUF adapters need no separate base model"),
-        ("--lora-base --port 80", {}, "argument --lora-base is not supported: GGUF adapters need no base model"),
+        ("--lora-base --port 80", {}, "argument --lora-base is not supported: GGUF adapters need no separate base model"),
         ("--engine a", {}, "argument --engine is not supported: the engine runs in this process"),
         (
             "--fim-qwen-7b-spec",
