@@ -11,8 +11,8 @@ A tag is a comment on the line before its fence:
     <!-- run: actor -->           the same, against a model that answers as a skilled one would (tests/clients/actor.py)
     <!-- file: NAME -->           a file that the page's programs import or read
     <!-- check: commands -->      shell: make's goals, weft's flags, and scripts that are named exist
-    <!-- check: KIND -->          a file of KIND: json, toml, yaml, caddy, nginx, promql, systemd (a unit, or a drop-in of ours);
-                                  python and javascript are parsed
+    <!-- check: KIND -->          a file of KIND: json, toml, yaml (of Kubernetes or Prometheus), caddy, nginx, promql, systemd (a
+                                  unit, or a drop-in of ours); python and javascript are parsed
     <!-- output -->               what the fence before prints; not run
 """
 

@@ -25,6 +25,7 @@ from tests.engine.tiny_projectors import Size, png_of, wav_of, write_projector
 from tests.helpers import prompt_of
 from tests.pages import ROOT, Fence, fences, pages_with_tags, value_of
 from tests.server.live import LiveServer, environ
+from tests.yaml_schemas import check_yaml
 from weft.cli.commands import COMMANDS
 from weft.cli.main import parse, parse_command
 
@@ -274,7 +275,7 @@ CHECKS: dict[str, Callable[[str, Path], object]] = {
     "commands": lambda code, _: check_commands(code),
     "json": lambda code, _: json.loads(code),
     "toml": lambda code, _: tomllib.loads(code),
-    "yaml": lambda code, _: msgspec.yaml.decode(code),
+    "yaml": lambda code, _: check_yaml(code),
     "python": lambda code, _: compile(code, "page", "exec"),
     "javascript": lambda code, _: subprocess.run(["node", "--input-type=module", "--check"], input=code, text=True, check=True),
     "caddy": check_caddy,
@@ -289,3 +290,14 @@ def test_what_is_not_run_is_checked(fence: Fence, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     write_files(fence.page, tmp_path)
     CHECKS[fence.argument](fence.code, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("containerPort: 8080", "containerport: 8080"), ("path: /health", "route: /health"), ("memory: 8Gi", "memory: 8 GiB")],
+)
+def test_a_manifest_with_a_wrong_field_fails(right: str, wrong: str) -> None:
+    [manifest] = [fence.code for fence in tagged("check") if fence.code.startswith("apiVersion")]
+    assert right in manifest
+    with pytest.raises(msgspec.ValidationError):
+        check_yaml(manifest.replace(right, wrong, 1))

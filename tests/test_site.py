@@ -114,6 +114,20 @@ async def test_pages_open_with_the_network_blocked_and_request_nothing_else(addr
         assert errors == []
 
 
+DIAGRAMS = ["architecture.svg", "step.svg", "tiers.svg"]
+
+
+def test_the_architecture_has_three_diagrams_with_titles_for_light_and_dark_pages(site: Path) -> None:
+    page = (site / "explanation" / "architecture" / "index.html").read_text(encoding="utf-8")
+    images = re.findall(r'<img alt="([^"]+)" src="[^"]*?/(\w+\.svg)"', page)
+    assert [name for _, name in images] == DIAGRAMS
+    assert [name for alt, name in images if len(alt) < 60] == []
+    for name in DIAGRAMS:
+        text = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+        assert re.search(r'<title id="title">.{40,}</title>', text), name
+        assert "prefers-color-scheme: dark" in text
+
+
 def test_search_finds_flags_fields_and_messages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     for words in ("--max-token-gap", "max_token_gap_ms", "queue is full", "cache_prompt", "weft:"):

@@ -172,7 +172,7 @@ function makeOperation(operation) {
   const found = make("p", { class: "found", hidden: true });
   const element = make("details", { class: "operation", id },
     make("summary", {},
-      make("h3", {}, make("span", { class: `method ${method.toLowerCase()}` }, method), make("code", {}, path)),
+      make("h3", {}, make("span", { class: `method ${method.toLowerCase()}` }, method), make("code", {}, ...breakable(path))),
       make("p", {}, ...prose(description[0])), found));
   whenOpened(element, () => {
     history.replaceState(null, "", `#${id}`);
