@@ -1,7 +1,6 @@
 """A loom in the terminal: grow a story as a tree, and move in it with the arrow keys.
 
-`python examples/loom.py` needs prompt_toolkit; `--demo` presses some keys, and prints the screens. `-m FILE` loads
-another model.
+Prints each screen; with `--demo`, those of some keys. Without it, needs prompt_toolkit. `-m FILE` loads another model.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """Monte-Carlo tree search over text: find a story that contains given words.
 
-Each round descends to the most promising leaf (UCT: Kocsis and Szepesvári, 2006), extends it in four ways, and completes each
-with two stories, which are scored and dropped. Prints the best story, its share of the words, and the tokens computed and used.
+Prints the best story, its share of the words, and the tokens computed and used.
 """
 
 import asyncio
@@ -20,7 +19,11 @@ def score(text: str) -> float:
 
 
 async def main() -> None:
-    """Searches, and prints the best story."""
+    """Searches, and prints the best story.
+
+    Each round descends to the most promising leaf (UCT: Kocsis and Szepesvári, 2006), extends it in four ways, and completes each
+    with two stories, which are scored and dropped.
+    """
     visits: defaultdict[int, int] = defaultdict(int)
     values: defaultdict[int, float] = defaultdict(float)
 

@@ -57,7 +57,8 @@ def test_every_example_is_tested_and_short() -> None:
     examples = {path.name: path for path in EXAMPLES.glob("*.py")}
     assert examples.keys() == PRINTS.keys() | SERVES
     for name, path in examples.items():
-        below_header = path.read_text(encoding="utf-8").split('"""', 2)[2]
+        _, header, below_header = path.read_text(encoding="utf-8").split('"""', 2)
+        assert re.fullmatch(r"[^\n]+\n\n(Prints|Serves) [^\n]+\n", header), name
         assert len(below_header.strip().splitlines()) <= LONGER.get(name, 30), name
 
 
@@ -84,6 +85,10 @@ def pattern_of(listed: str) -> str:
 def test_the_page_of_examples_lists_each_with_its_output() -> None:
     assert LISTED.keys() == PRINTS.keys() | SERVES
     assert {name for name, (_, output) in LISTED.items() if not output} == SERVES
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for name in LISTED:
+        summary = (EXAMPLES / name).read_text(encoding="utf-8").removeprefix('"""').partition("\n")[0]
+        assert f"## [`{name}`]({name})\n\n{summary}\n" in page
 
 
 @pytest.mark.parametrize("name", sorted(PRINTS))
