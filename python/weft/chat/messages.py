@@ -129,7 +129,7 @@ def for_template(
         call_format: Format of calls, for a template that does not render them.
     """
     if _NAMED_RESULTS in template.source:
-        messages = _with_names(messages)
+        messages = list(_with_names(messages))
     if _STEP_FUN in template.source:
         # The last message may be the beginning of an answer. Its trailing space is significant.
         *earlier, last = messages
@@ -263,17 +263,14 @@ _NAMED_RESULTS = "<start_function_response>"
 """Occurs in FunctionGemma's templates, which require the name of the function in a result. OpenAI's clients send none."""
 
 
-def _with_names(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def _with_names(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
     """Adds the names of functions to the messages with their results."""
     names: dict[str, str] = {}
-    named: list[ChatMessage] = []
     for message in messages:
         # Ids may be reused: a result belongs to the latest call with its id.
         names |= {str(call.get("id") or ""): call["function"]["name"] for call in message.tool_calls or ()}
         is_nameless = message.role == "tool" and not message.name
-        name = names.get(message.tool_call_id or "") if is_nameless else message.name
-        named.append(msgspec.structs.replace(message, name=name) if is_nameless else message)
-    return named
+        yield msgspec.structs.replace(message, name=names.get(message.tool_call_id or "")) if is_nameless else message
 
 
 _ROLES = {"function": "tool"}

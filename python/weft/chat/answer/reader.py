@@ -233,23 +233,21 @@ class ChatReader:
         if self._text in self._marks.prefixes and not self._is_ended:
             # It may become a longer mark.
             return False
-        if self._form.is_constrained and self._has_content and mark not in self._call_format.fillers:
-            self._add_content(mark)
-            self._text = self._text[len(mark) :]
-        elif mark == self._marks.reasoning_start:
-            self._text = self._text[len(mark) :]
+        is_filler = mark in self._call_format.fillers
+        is_content = self._form.is_constrained and self._has_content and not is_filler
+        begins_reasoning = mark == self._marks.reasoning_start and not is_content
+        if mark in self._marks.triggers and not (is_content or begins_reasoning) and self._may_call():
+            self._begin()
+            return True
+        self._text = self._text[len(mark) :]
+        if begins_reasoning:
             if self._has_content or not self._is_separate:
                 self._flush_space()
             if not self._is_separate:
                 self._parts.append(Content(mark))
             self._is_thinking, self._is_fresh, self._space = True, True, []
-        elif mark in self._marks.triggers and self._may_call():
-            self._begin()
-        elif mark in self._call_format.fillers:
-            self._text = self._text[len(mark) :]
-        else:
+        elif not is_filler:
             self._add_content(mark)
-            self._text = self._text[len(mark) :]
         return True
 
     def _skip_opening_mark(self) -> bool:
