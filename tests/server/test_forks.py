@@ -275,7 +275,7 @@ async def test_a_fork_is_read_behind_what_its_branch_held_back_and_nothing_twice
     generation = Generation(cast("Any", SimpleNamespace(branches=())), [request], cast("Any", streams), UsageCounters())
     await generation.next_batches()
     generation.add_forks(0, [1], request, "+", requests_top_logprobs=False)
-    assert generation.text_before(0, 1) == before
+    assert generation.texts[0].before(1) == before
 
 
 async def test_forks_that_would_read_too_much_again_do_not_come_into_a_chat(live: Any) -> None:  # noqa: ANN401 (as above)

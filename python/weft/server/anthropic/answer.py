@@ -86,7 +86,7 @@ class MessageEncoder(Encoder):
         return [{"type": "message_start", "message": self._message}]
 
     def _parts(self, event: Token | Finished) -> list[StreamEvent]:
-        return [sent for part in self._generation.parts(event) for sent in self._part_events(part)]
+        return [sent for part in self._generation.parsers.read(event) for sent in self._part_events(part)]
 
     def _part_events(self, part: Part) -> list[StreamEvent]:
         match part:
@@ -126,7 +126,7 @@ class MessageEncoder(Encoder):
         if stop is not None and stop not in self._stops:
             # Stop string of the chat template.
             reason, stop = "end_turn", None
-        if reason == "end_turn" and self._generation.finish_reason(finished) == "tool_calls":
+        if reason == "end_turn" and self._generation.parsers.finish_reason(finished) == "tool_calls":
             reason = "tool_use"
         event = {
             "type": "message_delta",

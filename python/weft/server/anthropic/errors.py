@@ -23,11 +23,6 @@ ERRORS = errors_with(MessagesErrorBody)
 """Errors that any route may return, for the OpenAPI document."""
 
 
-def _error(described: ErrorObject) -> MessagesError:
-    other = "api_error" if described.code >= 500 else "invalid_request_error"
-    return MessagesError(_TYPES.get(described.code, other), _message(described))
-
-
 def _message(described: ErrorObject) -> str:
     if described.n_prompt_tokens is None:
         return message_with_param(described)
@@ -37,4 +32,5 @@ def _message(described: ErrorObject) -> str:
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:
     """Returns the fields of an error body."""
-    return {"type": "error", "error": _error(described)}
+    other = "api_error" if described.code >= 500 else "invalid_request_error"
+    return {"type": "error", "error": MessagesError(_TYPES.get(described.code, other), _message(described))}

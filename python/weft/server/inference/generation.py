@@ -12,8 +12,8 @@ import msgspec
 
 from weft import CacheExplanation, Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
-from weft.chat.answer.branches import BranchParsers, ChatFinishReason
-from weft.chat.answer.parts import PLAIN, AnswerForm, Part
+from weft.chat.answer.branches import BranchParsers
+from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.chat.branch_texts import BranchTexts
 from weft.chat.pending_forks import PendingForks
 from weft.request.branches import branch_requests
@@ -87,9 +87,11 @@ class Generation:
         """Delays events of unknown branches while forks are being registered."""
         self._with_top_logprobs: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
-        self._texts = [BranchTexts() for _ in streams]
+        self.texts = [BranchTexts() for _ in streams]
+        """Texts of the branches of each prompt, as far as they have been read."""
         # A chat has one prompt. No reference to this object, which must be released without the garbage collector.
-        self._parsers = BranchParsers(PLAIN if form is None else form, self._texts[0].before)
+        self.parsers = BranchParsers(PLAIN if form is None else form, self.texts[0].before)
+        """Parsers of a chat's branches. Each event must be read once, in order."""
         self._n_predicted: dict[tuple[int, int], int] = {}
         self._reasons: dict[tuple[int, int], str] = {}
         """Finish reasons of finished branches."""
@@ -133,7 +135,7 @@ class Generation:
         seed = request.seed or 0
         for nth, index in enumerate(indices):
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
-        self._texts[prompt].add_forks(self.streams[prompt], indices, appended)
+        self.texts[prompt].add_forks(self.streams[prompt], indices, appended)
 
     def _is_unknown(self, prompt: int, event: Event) -> bool:
         index = 0 if isinstance(event, Progress | PromptLogprobs) else event.index
@@ -166,7 +168,7 @@ class Generation:
     def _watch(self, prompt: int, events: Sequence[Event]) -> list[Finished]:
         """Records generated text. Returns the final events among `events`."""
         ended: list[Finished] = []
-        texts, n_predicted = self._texts[prompt], self._n_predicted
+        texts, n_predicted = self.texts[prompt], self._n_predicted
         for event in events:
             if isinstance(event, Token):  # The most frequent case.
                 branch = prompt, event.index
@@ -185,10 +187,10 @@ class Generation:
     def _end(self, branch: tuple[int, int], finished: Finished) -> None:
         self._reasons[branch] = end_reason(finished)
         if finished.explanation is not None:
-            prompt_logprobs = self._with_volatile_count(finished.explanation)
+            explanation = self._with_volatile_count(finished.explanation)
             if self.submission.template.explain_cache:
-                self.explanations[branch[0]] = prompt_logprobs
-            logger.debug("the cache for request %d: %s", prompt_logprobs.request_id, prompt_logprobs.short)
+                self.explanations[branch[0]] = explanation
+            logger.debug("the cache for request %d: %s", explanation.request_id, explanation.short)
 
     def _with_volatile_count(self, explanation: CacheExplanation) -> CacheExplanation:
         return msgspec.structs.replace(explanation, n_volatile=self.submission.n_volatile)
@@ -199,26 +201,6 @@ class Generation:
             return {}
         begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
         return {prompt: self._with_volatile_count(explanation) for prompt, explanation in begun if explanation is not None}
-
-    def text(self, prompt: int, index: int) -> str:
-        """Returns the text of a branch read so far."""
-        return self._texts[prompt].text(index)
-
-    def text_before(self, prompt: int, index: int) -> str:
-        """Returns the text between a prompt and a branch's own text, which is empty except for forks."""
-        return self._texts[prompt].before(index)
-
-    def parts(self, event: Token | Finished) -> list[Part]:
-        """Returns the parts that an event of a chat adds to its branch. Each event must be passed once, in order."""
-        return self._parsers.read(event)
-
-    def finish_reason(self, finished: Finished) -> ChatFinishReason:
-        """Returns why a branch of a chat ended, after its parts were read."""
-        return self._parsers.finish_reason(finished)
-
-    def is_cut(self, finished: Finished) -> bool:
-        """Returns whether a branch of a chat ended within a tool call, after its parts were read."""
-        return self._parsers.is_cut(finished.index)
 
     def n_predicted(self, prompt: int, index: int) -> int:
         """Returns the number of tokens of a branch read so far."""

@@ -74,7 +74,7 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot |
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
-    text = generation.text(prompt, index) if service.exposes_texts else None
+    text = generation.texts[prompt].text(index) if service.exposes_texts else None
     return schemas.FullSlot(
         **msgspec.structs.asdict(settings),
         **about,

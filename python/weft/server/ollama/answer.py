@@ -176,7 +176,7 @@ class AnswerEncoder(Encoder):
     def _read(self, event: Token | Finished) -> Delta:
         """Returns the content that an event adds."""
         delta = Delta()
-        for part in self._generation.parts(event):
+        for part in self._generation.parsers.read(event):
             self._take(part, delta)
         if isinstance(event, Token):
             if (logprobs := token_logprobs(event)) is not None:
@@ -184,7 +184,7 @@ class AnswerEncoder(Encoder):
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            is_cut = self._generation.is_cut(event)
+            is_cut = self._generation.parsers.is_cut(event.index)
             self._end_call(delta, is_cut=is_cut and end_reason(event) != "end", is_truncated=event.finish_reason != "stop")
         return delta
 

@@ -69,7 +69,7 @@ class ChatEncoder(ChoiceEncoder):
         logprobs: CompactLogprobs | None,
     ) -> list[schemas.ChunkChoice]:
         """Returns a choice for each part that an event adds, the first with the token's logprobs."""
-        deltas = [self._delta(part) for part in self._generation.parts(event)]
+        deltas = [self._delta(part) for part in self._generation.parsers.read(event)]
         if logprobs is None:
             return [schemas.ChunkChoice(index, delta, None, None) for delta in deltas]
         # Without a part, the token's text is withheld, or it is a control token.
@@ -104,7 +104,7 @@ class ChatEncoder(ChoiceEncoder):
 
     def _add_parts(self, index: int, event: Token | Finished) -> ParsedMessage:
         message = self._messages.setdefault(index, ParsedMessage())
-        for part in self._generation.parts(event):
+        for part in self._generation.parsers.read(event):
             message.add(part)
         return message
 
@@ -145,5 +145,5 @@ class ChatEncoder(ChoiceEncoder):
         return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), probabilities)
 
     def _finish_reason(self, finished: Finished) -> str:
-        reason = self._generation.finish_reason(finished)
+        reason = self._generation.parsers.finish_reason(finished)
         return "function_call" if reason == "tool_calls" and self._uses_function_call else reason

@@ -95,7 +95,9 @@ async def _fork(
 
 
 def _check_reparsed(generation: Generation, branch: tuple[int, int], n: int, appended: str) -> None:
-    n_before = len(generation.text_before(*branch)) + len(generation.text(*branch)) + len(appended)
+    prompt, index = branch
+    texts = generation.texts[prompt]
+    n_before = len(texts.before(index)) + len(texts.text(index)) + len(appended)
     if n * n_before > MAX_REPARSED:
         message = (
             f"each of the {n} forks would read {n_before} characters again for this chat's stream,"

@@ -137,7 +137,7 @@ def _branch(generation: Generation, branches: Branches, prompt: int, branch_inde
     return BranchReport(
         index=prompt * branches.n + branch_index,
         state="finished" if reason is not None else "waiting" if slot is None else "running",
-        text=generation.text(prompt, branch_index),
+        text=generation.texts[prompt].text(branch_index),
         n_predicted=generation.n_predicted(prompt, branch_index),
         reason=reason,
         id_slot=-1 if slot is None else slot,

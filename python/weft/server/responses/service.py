@@ -14,14 +14,13 @@ from weft import ContextOverflowError, Finished, InvalidRequestError, Token
 from weft.chat.answer.parts import Content
 from weft.chat.messages import media_parts
 from weft.fields.excerpt import excerpt, truncate
-from weft.server.context import Caller
+from weft.server.context import Caller, response_of
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.chat import count_tokens, submit_chat
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import renamed
 from weft.server.memory_budget import TOKEN_BYTES, Reservation
-from weft.server.request_fields import requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.responses import items, schemas, translate
 from weft.server.responses.events import offset_after
@@ -31,7 +30,7 @@ from weft.server.responses.writing import ResponseWriter, usage
 from weft.server.service import Service
 from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.recording import GRACE_S, KEPT_S, Owner, RecordingResponse
-from weft.server.streaming.responses import ChunkedResponse, CollectedResponse, StreamedResponse
+from weft.server.streaming.responses import ChunkedResponse, CollectedResponse
 
 logger = logging.getLogger(__name__)
 
@@ -130,12 +129,9 @@ class ResponseService:
         if keeps:
             kept.writing = writing
             self.store.keep(kept)
-        if not (data.stream or data.background):
-            return CollectedResponse(generation, writing, self._service.collected)
-        ping_s = requests.ping_s(parsed.chat, self._service.settings)
-        answer = StreamedResponse(generation, writing, ping_s)
+        answer = response_of(parsed.chat, generation, writing, self._service)
         name = caller.conversation or (response.id if data.background else None)
-        if name is None:
+        if name is None or isinstance(answer, CollectedResponse):
             return answer
         try:
             recorded = await caller.recorded(answer, name, grace_s=None if data.background else GRACE_S)
@@ -248,7 +244,7 @@ class ResponseService:
             with Reservation(self._service.collected) as collected:
                 while batches := await generation.next_batches():
                     for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
-                        texts += [part.text for part in generation.parts(event) if isinstance(part, Content)]
+                        texts += [part.text for part in generation.parsers.read(event) if isinstance(part, Content)]
                         collected.grow(TOKEN_BYTES + len(event.text))
                         if isinstance(event, Finished):
                             cost = usage(generation.streams[0].n_prompt, event)

@@ -135,7 +135,7 @@ class ResponseWriter(Encoder):
         if isinstance(event, Token):
             n_bytes += TOKEN_BYTES + self._take_logprobs(event)
             self._n_pending += 1
-        for part in self._generation.parts(event):
+        for part in self._generation.parsers.read(event):
             made += self._part(part)
         if isinstance(event, Finished):
             made += self._finish(event)
@@ -267,7 +267,7 @@ class ResponseWriter(Encoder):
         is_whole = finished.finish_reason == "stop"
         if self._open is None and not self.items:
             yield from self._open_item(Message)
-        is_cut = not is_whole or (stop_string(finished) is not None and self._generation.is_cut(finished))
+        is_cut = not is_whole or (stop_string(finished) is not None and self._generation.parsers.is_cut(finished.index))
         yield from self._close("incomplete" if is_cut else "completed")
         self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
