@@ -34,7 +34,6 @@ from weft.settings.engine import TEXTS
 from weft.settings.flags import Flag, FlagAlias, completed, parsed, read_words
 from weft.settings.presets import PRESETS
 from weft.settings.values import (
-    at_most,
     boolean,
     file,
     file_text,
@@ -45,6 +44,7 @@ from weft.settings.values import (
     one_of,
     prefix,
     some,
+    sorted_union,
     unset_at,
     unset_below,
     whole,
@@ -58,10 +58,6 @@ MAX_THREADS_HTTP = 256
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*first, *second]))
-
-
-def _sorted_union(first: Iterable[str], second: Iterable[str] = ()) -> tuple[str, ...]:
-    return tuple(sorted({*first, *second}))
 
 
 def _nothing(_: str) -> None:
@@ -96,7 +92,7 @@ class Settings(ChatSettings):
     mmproj_url: str | None = parsed(None, http_address)
     mmproj_auto: bool = True
     media_path: str | None = parsed(None, folder)
-    allow_media_urls: tuple[str, ...] = parsed((), some("there must be at least one host", media_host), separator=",", join=add)
+    allow_media_urls: tuple[str, ...] = parsed((), some("there must be at least one host", media_host), join=add)
 
     cache_prompt: bool = True
     context_shift: bool = False
@@ -130,14 +126,14 @@ class Settings(ChatSettings):
     embeddings: bool = False
     reranking: bool = False
 
-    hosts: tuple[str, ...] = parsed(("127.0.0.1",), some("there must be at least one address", str), separator=",")
+    hosts: tuple[str, ...] = parsed(("127.0.0.1",), some("there must be at least one address", str))
     port: int = parsed(8080, whole(0, 65_535))
     reuse_port: bool = False
     compat: Literal["", "srb", "parallel", "stream"] = parsed("", one_of("srb", "parallel", "stream"))
     n: int | None = parsed(None, whole(1, 256))
     timeout_s: int = parsed(3600, whole(1))
     threads_http: int | None = parsed(None, unset_below(1, whole(1, MAX_THREADS_HTTP), "or less is 1 thread"))
-    tags: tuple[str, ...] = parsed((), lambda text: _sorted_union(items(text)), join=_sorted_union, separator=",")
+    tags: tuple[str, ...] = parsed((), lambda text: sorted_union(items(text)), join=sorted_union)
     max_body: int | None = parsed(None, whole(1024))
     ping_s: float | None = parsed(30, unset_at(-1, whole(1), "never sends one"))
     sleep_idle_s: int | None = parsed(None, unset_at(-1, whole(1), "(the default) never unloads the model"))
@@ -152,13 +148,13 @@ class Settings(ChatSettings):
     api_key_file: str | None = parsed(None, file)
     ssl_key_file: str | None = parsed(None, file)
     ssl_cert_file: str | None = parsed(None, file)
-    allowed_hosts: tuple[str, ...] = parsed((), host_names, join=add, separator=",")
-    cors_origins: tuple[str, ...] = parsed(("*",), origins, separator=",")
+    allowed_hosts: tuple[str, ...] = parsed((), host_names, join=add)
+    cors_origins: tuple[str, ...] = parsed(("*",), origins)
     cors_methods: str = "GET, POST, DELETE, OPTIONS"
     cors_headers: str = "*"
     cors_credentials: bool = True
 
-    verbosity: int = parsed(3, at_most(5, whole(0)))
+    verbosity: int = parsed(3, lambda text: min(whole(0)(text), 5))
     log_format: Literal["text", "json"] = parsed(
         "text",
         one_of("text", "json"),

@@ -1,7 +1,7 @@
 """Texts of the engine's settings and of sampling parameters: parsers, where those of the fields' types are not sufficient."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import add
 from typing import Any
 
@@ -18,6 +18,7 @@ from weft.settings.values import (
     one_of,
     optional,
     some,
+    sorted_union,
     unset_at,
     unset_below,
     whole,
@@ -107,10 +108,6 @@ def _range(text: str) -> tuple[int, ...]:
     return tuple(range(first, last + 1))
 
 
-def _union(first: Iterable[int], second: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted({*first, *second}))
-
-
 def _chain(names: str) -> tuple[str, ...]:
     return samplers_of_names(name for name in names.split(";") if name.strip())
 
@@ -149,8 +146,8 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
             FlagAlias((), boolean, env="LLAMA_ARG_DIO"),
         )
     },
-    "devices": {"parse": _devices, "separator": ","},
-    "tensor_split": {"parse": _shares, "separator": ","},
+    "devices": {"parse": _devices},
+    "tensor_split": {"parse": _shares},
     "lora": {
         "parse": some("there must be at least one file", lambda path: (path, 1.0)),
         "join": add,
@@ -158,15 +155,10 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
             FlagAlias(("--lora-scaled",), some("there must be at least one file with its scale, as FILE:0.5", _scaled_adapter)),
         ),
     },
-    "kv_overrides": {
-        "parse": some("there must be at least one key with a value, as KEY=int:1", _kv_override),
-        "join": add,
-        "separator": ",",
-    },
+    "kv_overrides": {"parse": some("there must be at least one key with a value, as KEY=int:1", _kv_override), "join": add},
     "tensor_overrides": {
         "parse": some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
         "join": add,
-        "separator": ",",
     },
     "mmproj_offload": {"also": (FlagAlias(("-mmdev", "--mmproj-device"), _is_on_gpu, env="MTMD_BACKEND_DEVICE"),)},
     "n_ctx": {"parse": _tokens, "also": (FlagAlias(("--num-ctx-tokens",), _tokens),)},
@@ -181,12 +173,11 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     "n_threads_batch": {"parse": _threads},
     "flash_attention": {"parse": on_off_auto},
     "max_token_gap_ms": {"parse": number(above=0)},
-    "cpus": {"parse": _mask, "join": _union, "also": (FlagAlias(("-Cr", "--cpu-range"), _range),)},
-    "cpus_batch": {"parse": _mask, "join": _union, "also": (FlagAlias(("-Crb", "--cpu-range-batch"), _range),)},
+    "cpus": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Cr", "--cpu-range"), _range),)},
+    "cpus_batch": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Crb", "--cpu-range-batch"), _range),)},
     "pooling": {"also": (FlagAlias((), lambda text: "rank" if boolean(text) else None, env="LLAMA_ARG_RERANKING"),)},
     "samplers": {
         "parse": _chain,
-        "separator": ";",
         "help": "sampler chain, separated by ; --sampler-seq takes letters instead, as edskypmxt"
         f" (default: {';'.join(SAMPLERS)})",
         "also": (FlagAlias(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),

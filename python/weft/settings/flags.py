@@ -38,6 +38,8 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same, separated by commas and not shown by `--help`: older names, and flags that set several settings."""
     bare: Any = None
     """Value if a spelling that takes a value is used without one; None if a value is required."""
+    separator: str | None = None
+    """Separator of list elements in the text."""
     unset: str = ""
     """llama-server's text for the default, if the default is None and the text has no other meaning."""
     env: str | None = None
@@ -53,8 +55,6 @@ class Flag(Words, frozen=True):
     """Converts text to a value; raises ValueError that describes valid values."""
     join: Callable[[Any, Any], Any] | None = None
     """Combines the values of a setting that is given twice; None if the last one applies."""
-    separator: str | None = None
-    """Separator of list elements in the text."""
     also: tuple[FlagAlias, ...] = ()
     """Spellings and variables with other parsers. Not shown by `--help`."""
 

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,11 +88,6 @@ layers = optional(whole(0), lambda text: text in ("auto", "all", "-1"), "auto, a
 """Parses a number of layers; `auto` and `all` become None, which means all layers."""
 
 
-def at_most(high: int, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Returns a parser that clamps numbers to at most `high`."""
-    return lambda text: min(parse(text), high)
-
-
 def one_of(*choices: str) -> Callable[[str], str]:
     """Returns a parser of one of several words."""
 
@@ -148,6 +143,11 @@ def some(missing: str, parse: Callable[[str], T]) -> Callable[[str], tuple[T, ..
         return tuple(map(parse, found))
 
     return parse_items
+
+
+def sorted_union(first: Iterable[T], second: Iterable[T] = ()) -> tuple[T, ...]:
+    """Combines the values of a setting that is given twice, sorted and without duplicates."""
+    return tuple(sorted({*first, *second}))  # type: ignore[type-var]  # The elements of settings can be compared.
 
 
 def file(given: str) -> str:
