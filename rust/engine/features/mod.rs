@@ -11,6 +11,7 @@
 //! | `forks` | further branches from any position of a branch |
 //! | `prompt_logprobs` | progress and logprobs of prompts |
 //! | `self_extend` | contexts longer than the model was trained on |
+//! | `speculation` | several tokens per step, by verifying likely ones that were drafted |
 //! | `transcripts` | generated texts keep their tokens when a later chat contains them |
 
 pub(crate) mod beams;
@@ -20,5 +21,6 @@ pub(crate) mod forks;
 pub(crate) mod hooks;
 pub(crate) mod prompt_logprobs;
 pub(crate) mod self_extend;
+pub(crate) mod speculation;
 pub(crate) mod state;
 pub(crate) mod transcripts;
