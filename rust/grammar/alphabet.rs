@@ -39,6 +39,12 @@ impl Alphabet {
         u32::try_from(index).expect("there are fewer ranges than code points")
     }
 
+    /// Returns the ranges of code points in the class, inclusive.
+    pub(super) fn ranges(&self, class: u32) -> impl Iterator<Item = (u32, u32)> {
+        let end = |symbol: u32| self.starts.get(symbol as usize + 1).map_or(u32::MAX, |next| next - 1);
+        self.classes[class as usize].iter().map(move |&(low, high)| (self.starts[low as usize], end(high)))
+    }
+
     /// Returns whether the class contains one of the symbols from `low` to `high`, inclusive.
     pub(super) fn overlaps(&self, class: u32, low: u32, high: u32) -> bool {
         let ranges = &self.classes[class as usize];
@@ -68,6 +74,7 @@ mod tests {
                 let is_in = ranges.iter().any(|&(low, high)| low <= code && code <= high);
                 assert_eq!(alphabet.overlaps(class, symbol, symbol), is_in, "code {code} in class {class}");
             }
+            assert!(alphabet.ranges(class).eq(ranges.iter().copied()));
         }
         assert!(alphabet.overlaps(1, symbol('y'), symbol('ä')) && !alphabet.overlaps(1, symbol('y'), symbol('y')));
     }

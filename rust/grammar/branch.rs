@@ -6,7 +6,7 @@ use super::matcher::{Matcher, StateId};
 use super::named_tokens::NamedTokens;
 use super::spellings::{SpellingEntry, Spellings};
 use super::utf8::PartialChar;
-use crate::request::{Constraint, Token};
+use crate::request::{Constraint, Spacing, Token};
 
 #[derive(Debug, Clone)]
 pub(super) struct GrammarBranch {
@@ -58,6 +58,25 @@ impl GrammarBranch {
         let by_id = self.matcher.step_token(self.state, token);
         let (by_text, partial) = by_text.unwrap_or_default();
         Some((self.matcher.union(by_text, by_id), partial))
+    }
+
+    /// Returns what `look` finds from this state on, which stays; the default if the grammar is exhausted.
+    fn look_ahead<T: Default>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
+        self.state = self.matcher.begin_token(self.state);
+        if self.matcher.is_exhausted() {
+            return T::default();
+        }
+        let (state, partial) = (self.state, self.partial);
+        let found = look(self);
+        (self.state, self.partial) = (self.matcher.end_look_ahead(state), partial);
+        found
+    }
+
+    /// Advances past `bytes` if the grammar allows them. Returns whether it does.
+    fn try_read(&mut self, bytes: &[u8]) -> bool {
+        let after = self.step_bytes(bytes).filter(|(_, partial)| partial.is_none());
+        (self.state, self.partial) = after.unwrap_or((self.state, self.partial));
+        after.is_some()
     }
 
     fn warn_if_exhausted(&self) {
@@ -132,6 +151,38 @@ impl Constraint for GrammarBranch {
     fn accept_rest(&mut self, token: Token, n_skipped: usize) {
         (self.state, self.partial) = self.step_rest(token, n_skipped).unwrap_or_default();
         self.warn_if_exhausted();
+    }
+
+    fn forced_text(&mut self, spacing: &Spacing, max_bytes: usize) -> Vec<u8> {
+        self.look_ahead(|branch| {
+            let mut text = Vec::new();
+            while text.len() < max_bytes && branch.partial.is_none() && branch.matcher.may_look_ahead() {
+                let Some(forced) = branch.matcher.forced_char(branch.state) else { break };
+                let Some(character) = char::from_u32(forced.code) else { break };
+                let space = if forced.may_be_spaced { spacing.after(&text) } else { &[] };
+                let mut utf8 = [0; 4];
+                let character = character.encode_utf8(&mut utf8).as_bytes();
+                let n_before = text.len();
+                text.extend_from_slice(space);
+                text.extend_from_slice(character);
+                if !branch.try_read(&text[n_before..]) {
+                    text.truncate(n_before);
+                    break;
+                }
+            }
+            text
+        })
+    }
+
+    fn n_allowed(&mut self, tokens: &[Token]) -> usize {
+        self.look_ahead(|branch| {
+            let accepts = |&&token: &&Token| {
+                let after = branch.matcher.may_look_ahead().then(|| branch.step_rest(token, 0)).flatten();
+                (branch.state, branch.partial) = after.unwrap_or((branch.state, branch.partial));
+                after.is_some()
+            };
+            tokens.iter().take_while(accepts).count()
+        })
     }
 
     fn n_bytes(&self) -> usize {

@@ -17,6 +17,14 @@ use crate::request::Token;
 type Stack = u32;
 const EMPTY: Stack = 0;
 
+/// The only character that may come next, white space aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ForcedChar {
+    pub(super) code: u32,
+    /// True if white space may come before it.
+    pub(super) may_be_spaced: bool,
+}
+
 /// An interned set of stacks. No text continues from [`DEAD`].
 pub(super) type StateId = u32;
 pub(super) const DEAD: StateId = 0;
@@ -29,6 +37,9 @@ const MAX_STEPS: usize = 1 << 20;
 /// Maximum stacks inspected for one token: also some tenths of a second. A list of thousands of words that each begin with a
 /// different character takes a quarter.
 const MAX_INSPECTED: usize = 1 << 26;
+
+/// Stacks created or inspected above which a look-ahead ends: about a millisecond.
+const MAX_LOOK_AHEAD: usize = 1 << 12;
 
 /// Numbers in the cache above which it is cleared before the next token.
 pub(super) const MAX_CACHED: usize = 1 << 20;
@@ -108,9 +119,24 @@ impl Matcher {
             return DEAD;
         }
         (self.n_steps, self.n_inspected) = (0, 0);
-        if self.n_cached <= MAX_CACHED {
-            return state;
-        }
+        if self.n_cached > MAX_CACHED { self.clear_except(state) } else { state }
+    }
+
+    /// True while a look-ahead may continue: it is bounded, and may not clear the cache, which would change the number of the state
+    /// that it returns to.
+    pub(super) fn may_look_ahead(&self) -> bool {
+        self.n_steps <= MAX_LOOK_AHEAD && self.n_inspected <= MAX_LOOK_AHEAD && self.n_cached <= MAX_CACHED
+    }
+
+    /// Ends a look-ahead from `state`, whose new number is returned. A token that took too many steps is not to blame on the text.
+    pub(super) fn end_look_ahead(&mut self, state: State) -> State {
+        let is_exhausted = self.is_exhausted();
+        (self.n_steps, self.n_inspected) = (0, 0);
+        if is_exhausted { self.clear_except(state) } else { state }
+    }
+
+    /// Clears the cache except for `state`, whose new number is returned.
+    fn clear_except(&mut self, state: State) -> State {
         let (stacks, states) = (std::mem::take(&mut self.stacks), std::mem::take(&mut self.states));
         self.clear();
         let mut numbers = HashMap::from([(EMPTY, EMPTY)]);
@@ -196,6 +222,30 @@ impl Matcher {
         self.completable.insert((state, partial), is_possible);
         self.n_cached += 5;
         is_possible
+    }
+
+    /// Returns the character that must come next, possibly after white space; `None` if the text may also end or continue
+    /// differently.
+    pub(super) fn forced_char(&mut self, state: StateId) -> Option<ForcedChar> {
+        self.n_inspected += self.states[state as usize].len();
+        if self.may_end(state) {
+            return None;
+        }
+        let (mut forced, mut space, mut n_spaces) = (None, None, 0);
+        for element in self.tops(state) {
+            let Element::Class(class) = element else { return None };
+            for (low, high) in self.language.alphabet.ranges(class) {
+                for code in low..=high {
+                    if char::from_u32(code).is_some_and(|character| character.is_ascii_whitespace()) {
+                        n_spaces += u32::from(space.replace(code) != Some(code));
+                    } else if *forced.get_or_insert(code) != code {
+                        return None;
+                    }
+                }
+            }
+        }
+        let only_space = space.filter(|_| n_spaces == 1).map(|code| ForcedChar { code, may_be_spaced: false });
+        forced.map(|code| ForcedChar { code, may_be_spaced: n_spaces > 0 }).or(only_space)
     }
 
     pub(super) fn named_tokens(&mut self, state: StateId) -> NamedTokens {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::request::Token;
+use crate::request::{Spacing, Token};
+use crate::sampling::draw::rng::Mt19937;
 
 /// Token 0 ends a text; tokens 1 to 5 are longer than a byte or have no text; token 128 + b is byte b.
 const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"];
@@ -314,4 +315,103 @@ fn the_cost_of_a_token_is_bounded_for_grammars_with_many_alternatives() {
             assert!(branch.matcher.n_inspected <= most, "{} tops were inspected", branch.matcher.n_inspected);
         }
     }
+}
+
+/// The text that is forced after `text`, which is spelt in bytes.
+fn forced_after(grammar: &Grammar, text: &str) -> String {
+    let (mut branch, mut spacing) = (grammar.start(), Spacing::default());
+    for byte in text.bytes() {
+        assert!(branch.try_accept_rest(128 + Token::from(byte), 0), "{text:?} is not allowed at {:?}", char::from(byte));
+    }
+    spacing.read(text.as_bytes());
+    let before = allowed(&mut *branch);
+    let forced = branch.forced_text(&spacing, 100);
+    assert_eq!(allowed(&mut *branch), before, "the branch does not advance");
+    String::from_utf8(forced).unwrap()
+}
+
+#[test]
+fn text_is_forced_up_to_the_first_choice() {
+    let fruit = grammar("root ::= \"an \" (\"apple\" | \"äther\") \" a day\" [.!]? | \"none\"");
+    assert_eq!(forced_after(&fruit, ""), "");
+    assert_eq!(forced_after(&fruit, "a"), "n ");
+    assert_eq!(forced_after(&fruit, "an a"), "pple a day");
+    assert_eq!(forced_after(&fruit, "an \u{e4}t"), "her a day");
+    assert_eq!(forced_after(&fruit, "an apple a day"), "", "the text may end");
+    assert_eq!(forced_after(&grammar("root ::= \"a\" <think> \"b\""), ""), "a", "a token has several spellings");
+    let endless = grammar("root ::= \"a\" root").start().forced_text(&Spacing::default(), 10);
+    assert_eq!(endless, [b'a'; 10]);
+}
+
+#[test]
+fn text_is_forced_with_the_white_space_of_the_text_so_far() {
+    let space = "s ::= | \" \" | \"\\n\"{1,2} [ \\t]{0,20}\n";
+    let object = grammar(
+        &format!("root ::= \"{{\" s \"'a':\" s [0-9] \",\" s \"'bc':\" s \"'\" [a-z]* \"'\" s \"}}\"\n{space}")
+            .replace('\'', "\\\""),
+    );
+    assert_eq!(forced_after(&object, ""), "{\"a\":");
+    assert_eq!(forced_after(&object, "{\"a\": 1"), ", \"bc\": \"");
+    assert_eq!(forced_after(&object, "{\"a\": 1,"), " \"bc\": \"");
+    assert_eq!(forced_after(&object, "{\"a\": 1, "), "\"bc\": \"");
+    assert_eq!(forced_after(&object, "{\n  \"a\":1,\n  \""), "bc\":\"");
+    assert_eq!(forced_after(&object, "{\"a\":1,\"bc\":\"x\""), "}");
+}
+
+#[test]
+fn allowed_tokens_are_counted_up_to_the_first_refused_one() {
+    let mut branch = grammar("root ::= \"ab\" [0-9]+ | <think>").start();
+    let byte = |byte: u8| 128 + Token::from(byte);
+    assert_eq!(branch.n_allowed(&[2, byte(b'1'), 0]), 3, "the text may end");
+    assert_eq!(branch.n_allowed(&[byte(b'a'), byte(b'b'), byte(b'b'), byte(b'1')]), 2);
+    assert_eq!([branch.n_allowed(&[1]), branch.n_allowed(&[0]), branch.n_allowed(&[])], [1, 0, 0]);
+    assert_eq!(allowed(&mut *branch), [1, 2, byte(b'a')], "the branch does not advance");
+}
+
+#[test]
+fn looking_ahead_agrees_with_accepting_on_random_texts() {
+    let mut random = Mt19937::new(5);
+    let mut below = |n: usize| random.next_u32() as usize % n;
+    let grammars = [
+        "root ::= (\"ab\" | \"a\" root \"cd\" | [é-ü] \"x\")*",
+        "root ::= \"{\" ([ ]? \"name\" [a-c]{2} \":\" [ ]? root \",\")* \"}\" | \"null\"",
+    ];
+    let mut n_forced = 0;
+    for (text, _) in grammars.iter().flat_map(|text| (0..100).map(move |nth| (text, nth))) {
+        let mut branch = grammar(text).start();
+        for _ in 0..40 {
+            let tokens = allowed(&mut *branch);
+            let forced = branch.forced_text(&Spacing::default(), 8);
+            if let Some(&first) = forced.first() {
+                n_forced += 1;
+                let is_next = |&token: &Token| token < 128 || token == 128 + Token::from(first) || token == 128 + 32;
+                assert!(tokens.iter().all(is_next), "{first} of {tokens:?}");
+            }
+            let draft: Vec<Token> = (0..3).map(|_| tokens.get(below(tokens.len().max(1))).copied().unwrap_or(0)).collect();
+            let mut copy = branch.copy();
+            let n_accepted = draft.iter().take_while(|&&token| copy.try_accept_rest(token, 0)).count();
+            assert_eq!(branch.n_allowed(&draft), n_accepted);
+            assert_eq!(allowed(&mut *branch), tokens, "the branch does not advance");
+            if tokens.is_empty() || draft[0] == 0 {
+                break;
+            }
+            branch.accept(draft[0]);
+        }
+    }
+    assert!(n_forced > 200, "{n_forced}");
+}
+
+#[test]
+fn a_branch_outlives_a_look_ahead_into_too_many_ways_to_parse_a_text() {
+    // Each a doubles the ways to parse the text; a b has one.
+    let mut branch = grammar(&format!(
+        "root ::= \"b\" | a0\n{}a30 ::= \"a\"*",
+        repeat_rules(30, |nth| format!("a{nth} ::= a{} | \"a\" a{}\n", nth + 1, nth + 1))
+    ))
+    .start();
+    let byte = |byte: u8| 128 + Token::from(byte);
+    assert!(branch.n_allowed(&[byte(b'a'); 64]) <= 64);
+    assert!(branch.allows(byte(b'b')));
+    branch.accept(byte(b'b'));
+    assert_eq!(allowed(&mut *branch), [0]);
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::request::Token;
+use crate::request::{Spacing, Token};
 
 /// Restricts the tokens of one branch. Called on any sampling thread, but never concurrently.
 pub trait Constraint: Send {
@@ -40,6 +40,18 @@ pub trait Constraint: Send {
     /// Returns the only token that may come next, regardless of the logits. [`Constraint::accept`] is called for it too.
     fn forced(&self) -> Option<Token> {
         None
+    }
+
+    /// Returns the text that must come next, at most `max_bytes` and a character more; empty if there are several. The constraint
+    /// does not advance. Where white space is optional, the text has that of `spacing`, which has read the text so far.
+    fn forced_text(&mut self, _spacing: &Spacing, _max_bytes: usize) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Returns how many of `tokens` may come next, one after the other; more where it is expensive to know. The constraint does not
+    /// advance.
+    fn n_allowed(&mut self, tokens: &[Token]) -> usize {
+        tokens.len()
     }
 
     /// Returns whether the constraint is still waiting for its trigger and restricts nothing yet.

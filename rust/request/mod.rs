@@ -9,6 +9,7 @@ mod media;
 mod reasoning;
 mod sampler_kind;
 mod sampling;
+mod spacing;
 mod trigger;
 
 use std::fmt::Display;
@@ -24,6 +25,7 @@ pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium
 pub use reasoning::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Reasoning};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
+pub use spacing::Spacing;
 pub use trigger::Trigger;
 
 use crate::error::{Error, Result};

@@ -26,6 +26,11 @@ pub trait Vocabulary: Send + Sync {
     /// Tokenizes `text`, which need not be UTF-8, without adding tokens and without recognising control tokens.
     fn tokenize(&self, text: &[u8]) -> Vec<Token>;
 
+    /// Tokenizes `text` as a continuation of other text: without the space that some vocabularies add before every text.
+    fn tokenize_on(&self, text: &[u8]) -> Vec<Token> {
+        self.tokenize(text)
+    }
+
     /// Returns the newline token, if there is one.
     fn newline(&self) -> Option<Token>;
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use triggers::{MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
 
 use super::spellings::Spellings;
-use crate::request::{Constraint, ConstraintSource, SharedConstraint, Token};
+use crate::request::{Constraint, ConstraintSource, SharedConstraint, Spacing, Token};
 use search::Search;
 
 /// Maximum bytes before the triggering token that a grammar parses.
@@ -271,6 +271,20 @@ impl Constraint for LazyBranch {
 
     fn waits(&self) -> bool {
         matches!(self, Self::Untriggered(_))
+    }
+
+    fn forced_text(&mut self, spacing: &Spacing, max_bytes: usize) -> Vec<u8> {
+        match self {
+            Self::Triggered(constraint) => constraint.forced_text(spacing, max_bytes),
+            Self::Untriggered(_) => Vec::new(),
+        }
+    }
+
+    fn n_allowed(&mut self, tokens: &[Token]) -> usize {
+        match self {
+            Self::Triggered(constraint) => constraint.n_allowed(tokens),
+            Self::Untriggered(_) => tokens.len(),
+        }
     }
 
     fn n_bytes(&self) -> usize {

@@ -48,6 +48,10 @@ impl Vocabulary for ModelVocabulary {
         self.0.tokenize(text, false, false).expect("samplers ask for the tokens of a few bytes")
     }
 
+    fn tokenize_on(&self, text: &[u8]) -> Vec<Token> {
+        self.0.tokenize_on(text, false).expect("a draft is a few bytes")
+    }
+
     fn newline(&self) -> Option<Token> {
         self.0.vocab().token(sys::llama_vocab_nl)
     }

@@ -10,7 +10,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::request::{Constraint, Reasoning, SharedConstraint, Token};
+use crate::request::{Constraint, Reasoning, SharedConstraint, Spacing, Token};
 use crate::sampling::TokenStrings;
 use crate::sampling::row::position;
 use markers::{MarkerMatch, Markers};
@@ -358,6 +358,23 @@ impl Constraint for ReasoningConstraint {
                 self.reasoning.closing.get(*nth).copied()
             }
             _ => None,
+        }
+    }
+
+    fn forced_text(&mut self, spacing: &Spacing, max_bytes: usize) -> Vec<u8> {
+        match (&self.phase, &mut self.constraint) {
+            (ReasoningPhase::Settled, Some(constraint)) => constraint.forced_text(spacing, max_bytes),
+            _ => Vec::new(),
+        }
+    }
+
+    fn n_allowed(&mut self, tokens: &[Token]) -> usize {
+        if let Some(forced) = self.forced() {
+            return usize::from(tokens.first() == Some(&forced));
+        }
+        match (&self.phase, &mut self.constraint) {
+            (ReasoningPhase::Settled, Some(constraint)) => constraint.n_allowed(tokens),
+            _ => tokens.len(),
         }
     }
 
