@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use measures::weightless::{Decode, Decodes, Weightless};
-use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap};
 use weft::engine::{Completions, Engine, WakeHandle};
 use weft::request::{Event, Finished, Prompt, Request, SamplingParams, Token};
 
@@ -198,6 +198,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
+        speculation: SpeculationMode::Off,
     };
     let runner = Weightless::new(decode, decodes.clone());
     Engine::start(limits, move || Ok(runner)).expect("an engine without a model starts")

@@ -17,7 +17,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::time::Duration;
 
 use measures::weightless::{Decodes, Weightless};
-use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap};
 use weft::engine::Engine;
 use weft::request::{Event, Prompt, Request, SamplingParams, Token};
 
@@ -96,6 +96,7 @@ fn limits(n_slots: u32, n_cells: u32, max_host_cache_bytes: u64) -> Limits {
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
+        speculation: SpeculationMode::Off,
         checkpoints: Checkpoints::NONE,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::compute::DEFAULT_UBATCH;
 use super::{
     CacheRam, Checkpoints, DEFAULT_SLOTS, EngineConfig, Grouping, HardwareInfo, KvType, MIN_CHUNK, ModelInfo, Named,
-    SLOW_CONSUMER_TIMEOUT, TokenGap, reject,
+    SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap, reject,
 };
 use crate::error::Result;
 
@@ -47,6 +47,7 @@ pub struct Limits {
     /// Time after which a stream whose consumer reads nothing ends with
     /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer).
     pub slow_consumer_timeout: Duration,
+    pub speculation: SpeculationMode,
 }
 
 impl Limits {
@@ -98,6 +99,7 @@ impl Limits {
             max_token_gap: config.max_token_gap,
             checkpoints: config.checkpoints,
             slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
+            speculation: config.speculation,
         };
         limits.validate()?;
         Ok(limits)

@@ -24,6 +24,7 @@ mod placement;
 mod pooling;
 mod resolve;
 mod rope;
+mod speculation;
 mod threads;
 mod weights;
 
@@ -43,6 +44,7 @@ pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
 pub use resolve::{HardwareInfo, ModelInfo, ResolvedConfig, TunedSettings};
 pub use rope::{RopeConfig, RopeScaling};
+pub use speculation::SpeculationMode;
 pub use threads::{ThreadPriority, Threads};
 pub use weights::{LoadFacts, WeightLayout};
 

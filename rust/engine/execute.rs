@@ -6,7 +6,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::planning::Planner;
-use crate::engine::scheduler::running_sequence::{RunningSequence, count};
+use crate::engine::scheduler::running_sequence::{Draft, RunningSequence, count};
 use crate::error::Error;
 
 /// Computes the plan and measures it; the rows of a failed decode are not undone.
@@ -20,7 +20,8 @@ pub(super) fn execute<R: Runner>(
     let took = started.elapsed();
     let running = scheduler.running();
     let n_rows = count(planner.plan.rows.iter());
-    let n_single = count(running.iter().filter(|running| running.takes_one_row()));
+    // A drafted token costs about as much as a token of another stream.
+    let n_single = count(running.iter().filter(|running| running.takes_one_row())) + planner.n_drafted;
     if !planner.changes_adapters {
         planner.budget.observe(n_single, n_rows - n_single, planner.n_cells, took);
     } else if n_single == n_rows {
@@ -31,8 +32,8 @@ pub(super) fn execute<R: Runner>(
     Ok(took)
 }
 
-/// Recovers from a failed decode: undoes its rows, retries once without the rows of prompts, and fails the requests that still
-/// cannot be computed. Returns true if the retry succeeded.
+/// Recovers from a failed decode: undoes its rows, retries without drafts, then without the rows of prompts, and fails the requests
+/// that still cannot be computed. Returns true if a retry succeeded.
 pub(super) fn recover<R: Runner>(
     scheduler: &mut Scheduler,
     cache: &mut CacheManager<R>,
@@ -45,27 +46,41 @@ pub(super) fn recover<R: Runner>(
         planned.map(|running| running.sequence.group_id).collect()
     };
     let (decoding, prefilling) = (groups(RunningSequence::takes_one_row), groups(|running| !running.takes_one_row()));
-    let is_undone = undo_rows(scheduler, cache, |_| true);
-    if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
-        scheduler.fail(&prefilling, &error);
-        let rows = scheduler.running().iter().filter(|running| running.takes_one_row());
-        let rows = rows.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
-        cache.extend(rows);
-        planner.fill(scheduler.running(), RunningSequence::takes_one_row);
-        if cache.decode(&planner.plan).is_ok() {
-            scheduler.count_decode();
+    let has_drafts = planner.n_drafted > 0;
+    let mut is_undone = undo_rows(scheduler, cache);
+    if is_undone && has_drafts {
+        if retry(scheduler, cache, planner) {
             return true;
         }
-        undo_rows(scheduler, cache, RunningSequence::takes_one_row);
+        is_undone = undo_rows(scheduler, cache);
+    }
+    if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
+        scheduler.fail(&prefilling, &error);
+        if retry(scheduler, cache, planner) {
+            return true;
+        }
+        undo_rows(scheduler, cache);
     }
     scheduler.fail(&prefilling, &error);
     scheduler.fail(&decoding, &error);
     false
 }
 
-fn undo_rows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, filter: impl Fn(&RunningSequence) -> bool) -> bool {
+/// Decodes the planned rows of all running sequences, without drafts. Returns true if that succeeded.
+fn retry<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, planner: &mut Planner) -> bool {
+    planner.take_cells(scheduler, cache);
+    let is_computed = cache.decode(&planner.plan).is_ok();
+    if is_computed {
+        scheduler.count_full_decode(count(planner.plan.rows.iter()));
+    }
+    is_computed
+}
+
+/// Removes the planned rows from the cache, and drops the drafts. Returns false if the memory cannot.
+fn undo_rows<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
     let mut is_undone = true;
-    for running in scheduler.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
+    for running in scheduler.running_mut().iter_mut().filter(|running| running.n_planned > 0) {
+        running.draft = Draft::default();
         // A part of an image that can only be cached as a whole is dropped with its request, which is a prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;
     }

@@ -14,7 +14,7 @@
 //! | `scheduler/queue` `scheduler/slots` `scheduler/step_events` | the parts of the scheduler: waiting requests, slots, events of the step |
 //! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; streams and metrics |
 //! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
-//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/hooks` | the features, and their hooks |
+//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/speculation` `features/hooks` | the features, and their hooks |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/step_budget/rows` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
@@ -48,7 +48,8 @@ pub use output::slow_consumers::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND};
 pub use output::wake_handle::{MAX_WAKE_INTERVAL, WAKE_INTERVAL, WakeHandle};
 pub use scheduler::scheduling_key::STARTS_PER_PRIORITY;
 pub use stats::{
-    BranchStats, CachedNode, HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, Tier,
+    BranchStats, CachedNode, DraftSource, DraftStats, HostCacheStats, MAX_RECENT_STEPS, N_DRAFT_POSITIONS, RecentStep,
+    RunningStats, SlotStats, SpeculationStats, Stats, StepTimes, Tier,
 };
 
 use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};

@@ -2,6 +2,7 @@
 
 use crate::cache::TierMetrics;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
@@ -16,6 +17,7 @@ pub(super) fn publish_metrics<R: Runner>(scheduler: &Scheduler, cache: &mut Cach
     slots.clear();
     slots.resize(scheduler.limits().n_slots as usize, SlotStats::default());
     *stats = Stats { slots, times, ..scheduler.stats().clone() };
+    hooks::add_metrics(scheduler.features(), &mut stats);
     let cache = cache.kv();
     stats.n_compared += cache.n_compared();
     stats.n_cells_used = cache.n_used();

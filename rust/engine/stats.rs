@@ -29,6 +29,7 @@ pub struct Stats {
     pub n_busy: u64,
     pub n_preempted: u64,
     pub branches: BranchStats,
+    pub speculation: SpeculationStats,
     pub histograms: RequestHistograms,
     /// Decodes with other adapters than the previous one.
     pub n_adapter_changes: u64,
@@ -60,6 +61,40 @@ pub struct BranchStats {
     pub n_computed: u64,
     /// Prompt tokens that those branches found cached.
     pub n_shared: u64,
+}
+
+/// Positions of a draft that are counted separately.
+pub const N_DRAFT_POSITIONS: usize = 16;
+
+/// Metrics of speculative decoding since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpeculationStats {
+    /// By [`DraftSource`], in order of declaration.
+    pub by_source: [DraftStats; DraftSource::ALL.len()],
+    /// Accepted tokens by their position in the draft; the last one counts all further positions.
+    pub n_accepted_at: [u64; N_DRAFT_POSITIONS],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DraftStats {
+    pub n_drafts: u64,
+    /// Drafted tokens.
+    pub n_drafted: u64,
+    /// Drafted tokens that were sampled.
+    pub n_accepted: u64,
+    /// Drafts that were not accepted as a whole.
+    pub n_cut: u64,
+}
+
+/// Origin of drafted tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DraftSource {
+    /// [`Replay`](crate::request::Replay), for tests and benchmarks.
+    Replay,
+}
+
+impl DraftSource {
+    pub const ALL: [Self; 1] = [Self::Replay];
 }
 
 /// Metrics of the host cache. Tokens are counted since the start.

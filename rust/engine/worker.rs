@@ -19,7 +19,7 @@ use crate::engine::scheduler::checkpoints::save_checkpoints;
 use crate::engine::scheduler::planning::Planner;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::count;
-use crate::engine::scheduler::sample::{is_due, sample_tokens};
+use crate::engine::scheduler::sample::{is_due, sample_tokens, verify_drafts};
 use crate::engine::scheduler::step_budget::StepBudget;
 use crate::engine::scheduler::tier_moves::move_between_tiers;
 use crate::engine::stall_detector::StallDetector;
@@ -187,6 +187,7 @@ impl<R: Runner> Worker<R> {
         cache.settle();
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
+        planner.draft(scheduler, cache);
         planner.take_cells(scheduler, cache);
         if planner.changes_adapters {
             scheduler.count_adapter_change();
@@ -197,7 +198,7 @@ impl<R: Runner> Worker<R> {
     /// Saves and reports what the decode computed of prompts too. Returns its time, or `None` if there was none.
     fn execute(&mut self) -> Option<Duration> {
         let Self { scheduler, cache, output, planner, samplers, .. } = self;
-        if planner.plan.rows.len() != scheduler.running().len() || !cache.spent().is_zero() {
+        if planner.plan.rows.len() - planner.n_drafted as usize != scheduler.running().len() || !cache.spent().is_zero() {
             // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
             output.wake_all();
         }
@@ -208,7 +209,7 @@ impl<R: Runner> Worker<R> {
             let started_at = Instant::now();
             match execute(scheduler, cache, planner) {
                 Ok(took) => {
-                    scheduler.count_full_decode(count(planner.plan.rows.iter()));
+                    scheduler.count_full_decode(count(planner.plan.rows.iter()) - planner.n_drafted);
                     Some(took)
                 }
                 Err(error) => recover(scheduler, cache, planner, error).then(|| started_at.elapsed()),
@@ -230,9 +231,15 @@ impl<R: Runner> Worker<R> {
     fn sample(&mut self, budget: &mut AdmissionBudget) {
         let Self { scheduler, cache, samplers, stopwatch, .. } = self;
         while is_due(scheduler) {
-            sample_tokens(scheduler, cache.runner(), samplers);
-            let sampled_at = stopwatch.lap(cache.take_copy_time(), |times| &mut times.sample);
-            scheduler.emit_tokens(cache.runner(), sampled_at);
+            let sampled_at = loop {
+                sample_tokens(scheduler, cache.runner(), samplers);
+                let sampled_at = stopwatch.lap(cache.take_copy_time(), |times| &mut times.sample);
+                scheduler.emit_tokens(cache.runner(), sampled_at);
+                if !verify_drafts(scheduler, cache) {
+                    break sampled_at;
+                }
+                stopwatch.lap(cache.take_copy_time(), |times| &mut times.detokenize);
+            };
             hooks::after_sampling(scheduler, cache, sampled_at);
             scheduler.finish_ended();
             scheduler.shift_full();

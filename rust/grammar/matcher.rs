@@ -129,14 +129,14 @@ impl Matcher {
     }
 
     /// Ends a look-ahead from `state`, whose new number is returned. A token that took too many steps is not to blame on the text.
-    pub(super) fn end_look_ahead(&mut self, state: State) -> State {
+    pub(super) fn end_look_ahead(&mut self, state: StateId) -> StateId {
         let is_exhausted = self.is_exhausted();
         (self.n_steps, self.n_inspected) = (0, 0);
         if is_exhausted { self.clear_except(state) } else { state }
     }
 
     /// Clears the cache except for `state`, whose new number is returned.
-    fn clear_except(&mut self, state: State) -> State {
+    fn clear_except(&mut self, state: StateId) -> StateId {
         let (stacks, states) = (std::mem::take(&mut self.stacks), std::mem::take(&mut self.states));
         self.clear();
         let mut numbers = HashMap::from([(EMPTY, EMPTY)]);

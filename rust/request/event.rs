@@ -138,6 +138,10 @@ pub struct Usage {
     pub n_cached: u32,
     /// Generated tokens, an end token included.
     pub n_predicted: u32,
+    /// Tokens that were drafted for speculative decoding.
+    pub n_drafted: u32,
+    /// Of `n_drafted`, tokens that were generated.
+    pub n_draft_accepted: u32,
     /// Computed tokens in the context at the end: the prompt and all but the last generated token; fewer after a context shift.
     pub n_held: u32,
     /// Milliseconds from getting a slot to the first token.

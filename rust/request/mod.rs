@@ -10,6 +10,7 @@ mod reasoning;
 mod sampler_kind;
 mod sampling;
 mod spacing;
+mod speculation;
 mod trigger;
 
 use std::fmt::Display;
@@ -26,6 +27,7 @@ pub use reasoning::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Reasoning};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 pub use spacing::Spacing;
+pub use speculation::{Replay, Speculation};
 pub use trigger::Trigger;
 
 use crate::error::{Error, Result};
@@ -212,6 +214,7 @@ pub struct Request {
     /// First token that the activated `LoRA` applies to; `None` selects the last occurrence of its invocation tokens.
     pub invoked_at: Option<u32>,
     pub constraint: Option<SharedConstraint>,
+    pub speculation: Speculation,
     pub reasoning: Option<Arc<Reasoning>>,
     /// Tokens that appear in the text even if they are control or end tokens; at most [`MAX_PRESERVED`].
     pub preserved_tokens: Vec<Token>,

@@ -268,7 +268,11 @@ impl<R: Runner> CacheManager<R> {
         self.runner.decode(plan)
     }
 
-    /// Keeps only the first `n_kept` tokens of `id`, after a failed decode. Returns `false` if the model's memory cannot.
+    pub(crate) fn n_held(&mut self, id: KvSeqId) -> u32 {
+        self.settled().n_held(id)
+    }
+
+    /// Keeps only the first `n_kept` tokens of `id`, after a failed decode or for a rejected draft. Returns `false` if the model's memory cannot.
     pub(crate) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         self.flush();
         self.kv.truncate(id, n_kept);

@@ -17,15 +17,16 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::state::{
     FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, SpecFeatures, StreamFeatures,
 };
-use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, self_extend, transcripts};
+use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, self_extend, speculation, transcripts};
 use crate::engine::output::completions::Completions;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{BranchSpec, RequestGroup};
-use crate::engine::scheduler::running_sequence::RunningSequence;
+use crate::engine::scheduler::running_sequence::{Draft, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
+use crate::engine::stats::Stats;
 use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
 use crate::sampling::{Sampler, Threads};
@@ -203,6 +204,11 @@ pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, gro
     any([beams::end_full(scheduler, runner, group_id)])
 }
 
+/// Drafts tokens for running sequences, at most `n` in all.
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, n: u32) {
+    speculation::draft(scheduler, cache, n);
+}
+
 // Stages `execute` and `sample`.
 
 /// Reports on a decode. Returns the number of tokens whose logprobs were reported.
@@ -230,8 +236,17 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     is_sampled
 }
 
+/// The tokens of a draft were accepted or rejected.
+pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {
+    speculation::on_verified(features, sequence, draft);
+}
+
 pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     beams::advance(scheduler, cache, now);
+}
+
+pub(crate) fn add_metrics(features: &SchedulerFeatures, stats: &mut Stats) {
+    stats.speculation = features.speculation.stats.clone();
 }
 
 // Sequences and requests leave, at any stage.
@@ -282,6 +297,7 @@ pub(crate) fn on_finish(
 
 pub(crate) fn add_reports(features: &mut SequenceFeatures, finished: &mut Finished) {
     explanations::add_to(features, finished);
+    speculation::add_to(features, finished);
 }
 
 /// A request has generated a text, which follows its prompt in `tokens`.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, transcripts};
+use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, speculation, transcripts};
 
 pub(crate) enum FeatureCommand {
     /// Counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
@@ -16,6 +16,7 @@ pub(crate) struct SchedulerFeatures {
     pub(crate) explanations: explanations::history::History,
     pub(crate) forks: forks::ForkRegistry,
     pub(crate) prompt_logprobs: prompt_logprobs::cache::PromptLogprobCache,
+    pub(crate) speculation: speculation::Speculator,
 }
 
 /// State that the worker shares with other threads.
@@ -60,4 +61,5 @@ pub(crate) struct SequenceFeatures {
     pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
     /// Number of its first tokens that are grouped, while it shares no cells.
     pub(crate) self_extend: u32,
+    pub(crate) speculation: speculation::SequenceDrafts,
 }

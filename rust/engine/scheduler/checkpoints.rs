@@ -192,9 +192,7 @@ fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence
 
 /// Saves states at the ends of prompts, with the logits there, at requested positions, and where a fork may start later.
 fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
-    let mut n_rows = 0;
     for running in scheduler.slots.running() {
-        n_rows += running.n_planned as usize;
         let n_tokens = running.planned_range().end;
         if running.n_planned == 0 || n_tokens < MIN_SHARED {
             continue;
@@ -212,7 +210,8 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let cached = cache.kv().find_checkpoint(adapter_schedule, &tokens.first(n_tokens));
         let is_kept = cached.is_some_and(|checkpoint| !is_end || checkpoint.logits.is_some());
         if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
-            let logits = is_end.then(|| cache.runner().logits(n_rows - 1).into());
+            let last_row = running.first_row + running.n_planned as usize - 1;
+            let logits = is_end.then(|| cache.runner().logits(last_row).into());
             cache.save_checkpoint(id, n_tokens, logits);
         }
     }

@@ -45,7 +45,7 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
 use crate::engine::scheduler::step_events::StepEvents;
 use crate::engine::stats::Stats;
-use crate::request::{Event, Finished, SlotContents, Task};
+use crate::request::{Event, Finished, SlotContents, Task, Token};
 
 pub(crate) struct Scheduler {
     limits: Limits,
@@ -89,6 +89,10 @@ impl Scheduler {
         self.slots.running()
     }
 
+    pub(crate) fn running_mut(&mut self) -> &mut [RunningSequence] {
+        self.slots.running_mut()
+    }
+
     pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
         self.slots.sequence(key)
     }
@@ -96,6 +100,11 @@ impl Scheduler {
     /// Lends the completion of a running sequence. Its slot, its cells and its phase change by methods of the scheduler.
     pub(crate) fn completion_mut(&mut self, key: SchedulingKey) -> &mut Sequence {
         &mut self.slots.sequence_mut(key).sequence
+    }
+
+    /// Sets the tokens to compute after the last one of a running sequence in this step.
+    pub(crate) fn set_draft(&mut self, key: SchedulingKey, tokens: Vec<Token>) {
+        self.slots.sequence_mut(key).draft.tokens = tokens;
     }
 
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {

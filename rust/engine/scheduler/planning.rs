@@ -25,6 +25,8 @@ pub(crate) struct Planner {
     sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
+    /// Number of drafted tokens in the plan.
+    pub(crate) n_drafted: u32,
     /// Highest used cell before this step's rows, plus one.
     pub(crate) n_cells: u32,
 }
@@ -39,6 +41,7 @@ impl Planner {
             sets: Vec::new(),
             demands: Vec::new(),
             n_rows: Vec::new(),
+            n_drafted: 0,
             n_cells: 0,
         }
     }
@@ -61,11 +64,25 @@ impl Planner {
         self.count_skipped(scheduler);
     }
 
-    pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
+    /// Drafts tokens in the rows, cells and logits that this step leaves.
+    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+        let running = scheduler.slots.running();
+        let n_rows: u32 = running.iter().map(|running| running.n_planned).sum();
+        let n_with_logits = |running: &RunningSequence| if hooks::rows_wanted(running).is_some() { running.n_planned } else { 1 };
+        let n_outputs: u32 = running.iter().map(n_with_logits).sum();
+        let left = [
+            scheduler.limits.n_ubatch.saturating_sub(n_rows),
+            cache.n_free().saturating_sub(n_rows),
+            scheduler.limits.n_outputs.saturating_sub(n_outputs),
+        ];
+        hooks::draft(scheduler, cache, left.into_iter().min().unwrap_or(0));
+    }
+
+    pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.extend(rows);
-        self.fill(scheduler.slots.running(), |_| true);
+        self.fill(scheduler.slots.running_mut());
         self.changes_adapters = !self.plan.rows.is_empty() && self.plan.adapter_set != *self.adapters.current();
         if self.changes_adapters {
             self.plan.adapter_set = self.adapters.current().clone();
@@ -198,27 +215,30 @@ impl Planner {
         }));
     }
 
-    pub(crate) fn fill(&mut self, running: &[RunningSequence], filter: impl Fn(&RunningSequence) -> bool) {
-        let rows = running.iter().filter(|running| filter(running)).flat_map(|running| {
+    fn fill(&mut self, running: &mut [RunningSequence]) {
+        let Plan { rows, media, .. } = &mut self.plan;
+        rows.clear();
+        media.clear();
+        self.n_drafted = 0;
+        for running in running.iter_mut().filter(|running| running.n_planned > 0) {
+            running.first_row = rows.len();
             let (range, samples) = (running.planned_range(), running.will_sample());
             let end = range.end;
-            range.map(move |position| Row {
+            rows.extend(range.map(|position| Row {
                 sequence: running.id(),
                 token: running.sequence.tokens.at(position),
                 position,
                 wants_logits: (samples && position + 1 == end) || hooks::wants_logits(&running.sequence, position),
-            })
-        });
-        self.plan.rows.clear();
-        self.plan.rows.extend(rows);
-        self.plan.media.clear();
-        let mut end = 0;
-        self.plan.media.extend(running.iter().filter(|running| filter(running)).filter_map(|running| {
-            let start = end;
-            end += running.n_planned as usize;
-            let placed = running.available_media().filter(|_| end > start)?;
-            Some(MediaRows { rows: start..end, media: placed.media.clone(), start: running.n_held - placed.start })
-        }));
+            }));
+            let drafted = (end..).zip(&running.draft.tokens);
+            self.n_drafted += count(drafted.clone());
+            rows.extend(drafted.map(|(position, &token)| Row { sequence: running.id(), token, position, wants_logits: true }));
+            media.extend(running.available_media().map(|placed| MediaRows {
+                rows: running.first_row..rows.len(),
+                media: placed.media.clone(),
+                start: running.n_held - placed.start,
+            }));
+        }
     }
 }
 

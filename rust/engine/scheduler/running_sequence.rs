@@ -64,6 +64,15 @@ impl Phase {
     }
 }
 
+/// Tokens that a sequence is expected to sample. The decode of a step computes them after its last token, each with logits, so that
+/// it can sample several tokens in that step.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) tokens: Vec<Token>,
+    /// Number of the first of `tokens` that were sampled.
+    pub(crate) n_accepted: usize,
+}
+
 pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
@@ -73,8 +82,11 @@ pub(crate) struct RunningSequence {
     pub(crate) shares_cells: bool,
     /// Number of computed tokens: `[0, n_held)`.
     pub(crate) n_held: u32,
-    /// Number of its rows in this step's decode; 0 once they are sampled.
+    /// Number of its rows in this step's decode, without drafts; 0 once they are sampled.
     pub(crate) n_planned: u32,
+    /// Index of its first row in this step's plan, of those that are not sampled yet.
+    pub(crate) first_row: usize,
+    pub(crate) draft: Draft,
     /// Number of consecutive steps in which it yielded its row.
     pub(crate) n_skipped: u32,
     pub(crate) finish_reason: Option<FinishReason>,
@@ -82,7 +94,19 @@ pub(crate) struct RunningSequence {
 
 impl RunningSequence {
     pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
-        Self { sequence, slot, phase, path, shares_cells: true, n_held, n_planned: 0, n_skipped: 0, finish_reason: None }
+        Self {
+            sequence,
+            slot,
+            phase,
+            path,
+            shares_cells: true,
+            n_held,
+            n_planned: 0,
+            first_row: 0,
+            draft: Draft::default(),
+            n_skipped: 0,
+            finish_reason: None,
+        }
     }
 
     pub(crate) fn key(&self) -> SchedulingKey {
@@ -151,8 +175,10 @@ impl RunningSequence {
         self.n_held..self.n_held + self.n_planned
     }
 
-    pub(crate) fn planned_tokens(&self) -> [&[Token]; 2] {
-        self.sequence.tokens.slices(self.planned_range())
+    /// Returns the tokens of its rows in this step's decode, drafts included.
+    pub(crate) fn planned_tokens(&self) -> [&[Token]; 3] {
+        let [shared, own] = self.sequence.tokens.slices(self.planned_range());
+        [shared, own, &self.draft.tokens]
     }
 
     /// Returns true if the next decode computes its last token, so that another can be sampled.
@@ -160,6 +186,7 @@ impl RunningSequence {
         self.n_planned == self.n_uncomputed()
     }
 
+    /// Returns true if it computes only the token that it sampled last, or the last one of a prompt.
     pub(crate) fn takes_one_row(&self) -> bool {
         self.n_planned == 1 && self.will_sample()
     }

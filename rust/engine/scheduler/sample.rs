@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
@@ -22,10 +23,9 @@ pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
 pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) {
     let Scheduler { slots, queue, features, .. } = scheduler;
     let now = Instant::now();
-    let mut n_rows = 0;
     // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
-        let logits = take_logits(running, &mut n_rows, runner)?;
+        let logits = take_logits(running, runner)?;
         if running.sequence.n_predicted == 0 {
             let group = queue.group_mut(running.sequence.group_id);
             if group.has_waiting() && group.shares_prompt() {
@@ -50,6 +50,32 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     }
 }
 
+/// Compares the tokens that were just sampled with the drafted ones. A sequence whose token was drafted samples again in this step,
+/// from the row after it, which is computed already; the others drop the cells of the rest of their drafts. Returns true if any
+/// sequence samples again.
+pub(crate) fn verify_drafts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
+    let Scheduler { slots, features, .. } = scheduler;
+    let mut samples_again = false;
+    for running in slots.running_mut().iter_mut().filter(|running| !running.draft.tokens.is_empty()) {
+        // Empty if the sequence has ended without a token.
+        let sampled = running.sequence.tokens.of(running.n_held..running.sequence.n_tokens()).next();
+        let is_drafted = sampled.is_some() && running.draft.tokens.get(running.draft.n_accepted).copied() == sampled;
+        running.draft.n_accepted += usize::from(is_drafted);
+        if is_drafted && running.finish_reason.is_none() {
+            running.n_planned = 1;
+            samples_again = true;
+            continue;
+        }
+        let draft = std::mem::take(&mut running.draft);
+        if cache.n_held(running.id()) > running.n_held {
+            let is_done = cache.truncate(running.id(), running.n_held);
+            assert!(is_done, "only sequences whose cells can be truncated have drafts");
+        }
+        hooks::on_verified(features, &mut running.sequence, &draft);
+    }
+    samples_again
+}
+
 impl Scheduler {
     pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
         let Self { slots, queue, events, stats, .. } = self;
@@ -68,15 +94,15 @@ impl Scheduler {
 }
 
 /// Returns the logits from which a sequence samples in this step. Its rows of the last decode become held tokens.
-fn take_logits<'a>(running: &mut RunningSequence, n_rows: &mut usize, runner: &'a impl Runner) -> Option<Logits<'a>> {
+fn take_logits<'a>(running: &mut RunningSequence, runner: &'a impl Runner) -> Option<Logits<'a>> {
     if let Phase::ReadyToSample(logits) = &running.phase {
         return Some(Logits::Stored(Arc::clone(logits)));
     }
     let n_planned = std::mem::take(&mut running.n_planned);
     running.n_held += n_planned;
-    *n_rows += n_planned as usize;
+    running.first_row += n_planned as usize;
     let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request.task == Task::Complete;
-    samples.then(|| Logits::Computed(runner.logits(*n_rows - 1)))
+    samples.then(|| Logits::Computed(runner.logits(running.first_row - 1)))
 }
 
 enum Logits<'a> {

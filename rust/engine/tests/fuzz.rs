@@ -17,11 +17,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use super::*;
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ReadyEvents};
 use crate::fake_runner::FailureMode;
-use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, SharedConstraint};
+use crate::request::{BeamSearch, Constraint, ConstraintSource, ContextShift, Diversity, Replay, SharedConstraint};
 
 /// Number of rounds of `make test`.
 const N_ROUNDS: u64 = 40;
@@ -68,6 +69,7 @@ struct Setup {
     /// Pins take room from other requests: what fits the cache alone may not fit with pins.
     has_pins: bool,
     fails: bool,
+    speculates: bool,
 }
 
 impl Setup {
@@ -93,6 +95,7 @@ impl Setup {
             n_window: if forks == ForkRule::InWindow { 4 + dice.number(40) } else { 0 },
             has_pins,
             fails: dice.one_in(4),
+            speculates: false,
         }
     }
 
@@ -103,6 +106,7 @@ impl Setup {
             n_seq_max: room.n_ids,
             n_ubatch: room.n_ubatch,
             max_host_cache_bytes: if ample { STORE } else { room.max_host_cache_bytes },
+            speculation: if self.speculates && !ample { SpeculationMode::Auto } else { SpeculationMode::Off },
             ..limits(room.n_slots, room.n_ctx)
         };
         let kind = MemoryKind { forks: self.forks, n_window: self.n_window, ..MEMORY };
@@ -135,7 +139,7 @@ impl BranchOptions {
         if self.has_penalties {
             (request.sampling.presence_penalty, request.sampling.repeat_last_n) = (3.0, -1);
         }
-        request.constraint = self.has_constraint.then(|| SharedConstraint(std::sync::Arc::new(Turns(0))));
+        request.constraint = self.has_constraint.then(|| SharedConstraint(Arc::new(Turns(0))));
         request.stop = if self.has_stop { vec!["e".into(), "xyz".into()] } else { Vec::new() };
     }
 }
@@ -415,16 +419,20 @@ struct Player {
     forks: Vec<Forking>,
     pins: Vec<PinnedPrefix>,
     saved: Vec<SavedPrefix>,
+    /// What is drafted for each stream.
+    replays: Vec<Arc<Replay>>,
 }
 
 impl Player {
     fn new(setup: &Setup, ample: bool) -> Self {
         let (engine, control) = setup.start(ample);
         control.allow(Some(0));
-        Self { engine, control, streams: Vec::new(), forks: Vec::new(), pins: Vec::new(), saved: Vec::new() }
+        let (streams, forks, pins, saved, replays) = Default::default();
+        Self { engine, control, streams, forks, pins, saved, replays }
     }
 
-    fn open(&mut self, request: Request, origin: Origin) -> Result<usize, String> {
+    fn open(&mut self, mut request: Request, origin: Origin) -> Result<usize, String> {
+        request.speculation.replay = self.replays.get(self.streams.len()).cloned();
         let completions = self.engine.submit(request, None).map_err(|error| format!("a request was refused: {error}"))?;
         self.streams.push(Stream { completions: Some(completions), told: Told::default(), origin });
         Ok(self.streams.len() - 1)
@@ -562,7 +570,7 @@ impl Player {
                 }
             }
             Op::Load(nth) if *nth < self.saved.len() => {
-                let saved = std::sync::Arc::new(self.saved[*nth].clone());
+                let saved = Arc::new(self.saved[*nth].clone());
                 if !saved.tokens.is_empty() {
                     let request = Request::for_task(Prompt::from_tokens(saved.tokens.clone()), Task::Load(saved));
                     self.open(request, Origin::Task)?;
@@ -742,16 +750,29 @@ fn check_end(mut player: Player) -> Result<(), String> {
     Ok(())
 }
 
-fn run_round(setup: &Setup, ops: &[Op]) -> Result<(), String> {
-    let mut player = Player::new(setup, false);
+/// Plays the operations until all streams have ended, with `replays` as drafts, and compares the streams with the oracle's.
+fn play_all(setup: &Setup, ops: &[Op], replays: Vec<Arc<Replay>>) -> Result<Player, String> {
+    let mut player = Player { replays, ..Player::new(setup, false) };
     for op in ops {
         player.play(op)?;
     }
     player.control.allow(None);
     player.wait(|player| player.streams.iter().all(|stream| stream.completions.is_none() || stream.told.has_ended))?;
     compare(setup, &player)?;
+    Ok(player)
+}
+
+/// The second time, the texts of the first are drafted, with errors.
+fn run_round(setup: &Setup, ops: &[Op]) -> Result<(), String> {
+    let player = play_all(setup, ops, Vec::new())?;
     check_computed(setup, &player)?;
-    check_end(player)
+    let replay = |(seed, stream): (u64, &Stream)| {
+        let branches = stream.told.branches.iter().map(|(tokens, _)| tokens.clone()).collect();
+        Arc::new(Replay { branches, error_rate: 0.2, seed })
+    };
+    let replays = (0..).zip(&player.streams).map(replay).collect();
+    check_end(player)?;
+    check_end(play_all(&Setup { speculates: true, ..setup.clone() }, ops, replays)?)
 }
 
 fn outcome(setup: &Setup, ops: &[Op]) -> Result<(), String> {

@@ -31,6 +31,7 @@ mod sharing;
 mod slot_order;
 mod slots;
 mod slow_consumers;
+mod speculation;
 mod steps;
 mod stopping;
 mod tiers;
@@ -41,7 +42,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{ForkRule, IdleCost, MemoryKind};
-use crate::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
+use crate::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -73,6 +74,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
+        speculation: SpeculationMode::Off,
     }
 }
 

@@ -8,10 +8,12 @@ use super::quantised::{Layers, quantised};
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
 use super::{demo_path, resolve_llama_cpp};
-use crate::config::{EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, ModelConfig, ResolvedConfig};
+use crate::config::{
+    EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, ModelConfig, ResolvedConfig, SpeculationMode,
+};
 use crate::engine::runner::{KvSeqId, Plan, Row, Runner};
 use crate::llama::{LlamaRunner, Model, kernels, start};
-use crate::request::{Event, Prompt, Request, Token};
+use crate::request::{Event, Prompt, Replay, Request, Speculation, Token};
 
 /// The demo model and two in formats with blocks of 256, one with experts, with the file's weight layout on every processor, so
 /// that our kernels compute all products.
@@ -70,6 +72,40 @@ fn a_prompt_in_chunks_of_any_size_gives_the_same_logits() {
         for (id, n) in [(1, 300), (2, 97), (3, 16), (4, 1)] {
             let what = format!("{n} rows in a decode, {type_kv:?}, {}", model.path().display());
             assert_eq!(compute(&mut runner, id, 0, &tokens, n), whole, "{what}");
+        }
+    }
+}
+
+#[test]
+fn consecutive_rows_of_a_decode_give_the_same_logits_as_decodes_of_their_own() {
+    for (model, type_kv) in models().iter().flat_map(|model| [(model, KvType::F16), (model, KvType::Q8_0)]) {
+        let mut runner = ours(model, |config| (config.type_k, config.type_v) = (type_kv, type_kv));
+        let tokens = text(model, 340);
+        let (prompt, rest) = tokens.split_at(300);
+        compute(&mut runner, 0, 0, prompt, 300);
+        runner.fork(KvSeqId(0), KvSeqId(1), 300);
+        let alone: Vec<Vec<u32>> = (0..rest.len()).map(|i| compute(&mut runner, 0, 300 + i as u32, &rest[i..=i], 1)).collect();
+        // Each decode has a token, right and wrong drafts after it, and a row of another sequence; the wrong ones leave.
+        compute(&mut runner, 2, 0, &prompt[..50], 50);
+        let (mut i, mut n_other) = (0, 50);
+        for n_drafted in (0..8).cycle() {
+            let n_right = (n_drafted + i) % (n_drafted + 1);
+            let n_rows = (1 + n_drafted).min(rest.len() - i);
+            let row = |(nth, &token): (usize, &Token)| {
+                let token = if nth <= n_right { token } else { (token + 1) % 32 };
+                Row { sequence: KvSeqId(1), token, position: (300 + i + nth) as u32, wants_logits: true }
+            };
+            let mut rows: Vec<Row> = rest[i..i + n_rows].iter().enumerate().map(row).collect();
+            rows.insert(0, Row { sequence: KvSeqId(2), token: 7, position: n_other, wants_logits: true });
+            runner.decode(&Plan { rows, ..Plan::default() }).expect("the plan is valid");
+            for nth in 0..n_rows.min(n_right + 1) {
+                assert_eq!(bits(runner.logits(1 + nth)), alone[i + nth], "row {nth} of {n_rows}, {}", model.path().display());
+            }
+            (i, n_other) = (i + n_rows.min(n_right + 1), n_other + 1);
+            assert!(runner.truncate(KvSeqId(1), (300 + i) as u32));
+            if i == rest.len() {
+                break;
+            }
         }
     }
 }
@@ -169,6 +205,45 @@ fn request(model: &Model, i: u32) -> Request {
     request.sampling.logprobs = Some(3);
     request.sampling.temperature = 1.0;
     request
+}
+
+#[test]
+fn drafts_change_no_token_and_no_bit_of_its_logprobs() {
+    if kernels::install().usable != EnabledKernels::ALL {
+        return;
+    }
+    for model in models() {
+        let config = |n_threads| EngineConfig {
+            n_threads: Some(n_threads),
+            n_slots: Some(6),
+            n_ctx: Some(1024),
+            kernels: KernelChoice::Weft,
+            ..EngineConfig::default()
+        };
+        let off = EngineConfig { speculation: SpeculationMode::Off, ..config(1) };
+        let off = start(model, &off).expect("the model runs");
+        let expected: Vec<_> = (0..40).map(|i| drawn(&off, request(model, i))).collect();
+        for n_threads in [1, 2] {
+            let engine = Arc::new(start(model, &config(n_threads)).expect("the model runs"));
+            std::thread::scope(|scope| {
+                for client in 0..5 {
+                    let (engine, expected) = (Arc::clone(&engine), &expected);
+                    scope.spawn(move || {
+                        for i in (client..40).step_by(5) {
+                            let tokens = expected[i as usize].iter().map(|(token, _)| *token).collect();
+                            let error_rate = [0.0, 0.2, 0.5][i as usize % 3];
+                            let replay = Replay { branches: vec![tokens], error_rate, seed: 1 };
+                            let speculation = Speculation { max_draft: Some(1 + i % 7), replay: Some(Arc::new(replay)) };
+                            let found = drawn(&engine, Request { speculation, ..request(model, i) });
+                            assert_eq!(found, expected[i as usize], "request {i}");
+                        }
+                    });
+                }
+            });
+            let [replayed, ..] = engine.stats().speculation.by_source;
+            assert!(replayed.n_accepted > 50 && replayed.n_cut > 10, "{replayed:?}");
+        }
+    }
 }
 
 #[test]

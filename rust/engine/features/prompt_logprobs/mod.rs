@@ -20,7 +20,7 @@ use crate::sampling::{self, Threads};
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
 pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
-    let (mut first_row, mut n_reported) = (0, 0);
+    let mut n_reported = 0;
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
@@ -31,7 +31,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
         }
         let reports_progress = running.sequence.features.prompt_logprobs.reports_progress && running.sequence.n_predicted == 0;
         if running.sequence.features.prompt_logprobs.n_reported(running.sequence.n_prompt).is_some() {
-            let logprobs = computed_logprobs(running, first_row, runner, samplers);
+            let logprobs = computed_logprobs(running, runner, samplers);
             n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
             // Only consecutive tokens from the first on are cached.
             let to_scored =
@@ -42,18 +42,12 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
         if reports_progress {
             report_progress(scheduler, key, n_computed);
         }
-        first_row += n_planned as usize;
     }
     n_reported
 }
 
 /// The row after each token yields the logprobs of the next one.
-fn computed_logprobs(
-    running: &RunningSequence,
-    first_row: usize,
-    runner: &impl Runner,
-    samplers: &Threads,
-) -> Vec<(f32, Vec<(Token, f32)>)> {
+fn computed_logprobs(running: &RunningSequence, runner: &impl Runner, samplers: &Threads) -> Vec<(f32, Vec<(Token, f32)>)> {
     let sequence = &running.sequence;
     let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.features.prompt_logprobs.logprobs else { return Vec::new() };
     let computed = running.n_held..running.n_held + running.n_planned;
@@ -63,7 +57,7 @@ fn computed_logprobs(
         let mut rows: Vec<LogitRow<'_>> = (block.iter())
             .map(|&at| LogitRow {
                 token: sequence.tokens.at(at),
-                logits: runner.logits(first_row + (at - 1 - computed.start) as usize),
+                logits: runner.logits(running.first_row + (at - 1 - computed.start) as usize),
                 logprobs: None,
             })
             .collect();

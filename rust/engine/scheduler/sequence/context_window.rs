@@ -23,7 +23,12 @@ impl ContextWindow {
 
     /// Returns how many tokens may follow the first `n_tokens`; `None` for any number, if the context is shifted.
     pub(crate) fn n_more(&self, n_tokens: u32) -> Option<u32> {
-        self.shift.is_none().then(|| self.n_ctx.saturating_sub(n_tokens))
+        self.shift.is_none().then(|| self.n_until_full(n_tokens))
+    }
+
+    /// Returns how many tokens may follow the first `n_tokens` until the context is full, whether it is shifted then or not.
+    pub(crate) fn n_until_full(&self, n_tokens: u32) -> u32 {
+        self.n_ctx.saturating_sub(n_tokens)
     }
 
     /// Returns true if `n_tokens`, the last of which is sampled but not computed, fill the context.

@@ -262,6 +262,8 @@ impl Sequence {
             n_computed: n_reached - n_cached,
             n_cached,
             n_predicted: self.n_predicted,
+            n_drafted: 0,
+            n_draft_accepted: 0,
             n_held,
             prompt_ms: self.clock.prompt_time().as_secs_f64() * 1e3,
             predicted_ms: self.clock.generation_time().as_secs_f64() * 1e3,
