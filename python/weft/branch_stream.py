@@ -108,7 +108,7 @@ class BranchStream:
     fork = _of_branch(Stream.fork)
     """Adds forks of the branch to its stream; see `Stream.fork`."""
     fork_stream = _of_branch(Stream.fork_stream)
-    """Returns forks of the branch as a stream of their own; see `Stream.fork_stream`."""
+    """Returns forks of the branch as a separate stream; see `Stream.fork_stream`."""
 
     def _take(self, event: Token | Finished) -> None:
         if isinstance(event, Finished):

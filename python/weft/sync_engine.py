@@ -38,7 +38,7 @@ class _AsyncStream(Protocol[_EventT_co]):
 
 
 class _LoopThread:
-    """Event loop on a thread of its own, so that calls work while the caller's event loop runs, as in a notebook."""
+    """Event loop on a separate thread, so that calls work while the caller's event loop runs, as in a notebook."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

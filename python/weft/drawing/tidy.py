@@ -18,7 +18,7 @@ class _Outline(NamedTuple):
     """Outline of a subtree, relative to its root."""
 
     ends: deque[Ends]
-    """One for each depth, from the root. To move an outline costs nothing: `offset` is to be added to all."""
+    """One for each depth, from the root. Moving an outline is O(1): it changes only `offset`, which is added to all."""
     offset: float = 0.0
 
     def top(self, n: int, move: float = 0.0) -> list[Ends]:
@@ -74,7 +74,7 @@ def _spread(tops: Sequence[Sequence[Ends]]) -> list[float]:
 
 
 def _joined(outlines: Sequence[_Outline], moves: Sequence[float], n_shared: int) -> _Outline:
-    """Returns the outline of a parent, which reuses that of its deepest subtree."""
+    """Returns the outline of a parent. It reuses the outline of the deepest subtree."""
     if not outlines:
         return _Outline(deque([(0.0, 0.0)]))
     tops = [outline.top(n_shared, move) for outline, move in zip(outlines, moves, strict=True)]
