@@ -104,7 +104,7 @@ class AnswerEncoder(Encoder):
         answer: Answer,
         timer: RequestTimer,
         *,
-        includes_context: bool,
+        includes_context: bool = False,
     ) -> None:
         """Prepares to encode an answer.
 

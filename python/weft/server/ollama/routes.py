@@ -53,8 +53,15 @@ async def generate(data: JSONBody[schemas.GenerateBody], request_context: Contex
         generation = await submit_chat(
             parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
         )
-    timer = answer.RequestTimer(arrived)
-    return _answer(parsed, generation, service, answer.generate_answer, timer, includes_context=not is_raw)
+    encoder = answer.AnswerEncoder(
+        parsed.fields,
+        generation,
+        service,
+        answer.generate_answer,
+        answer.RequestTimer(arrived),
+        includes_context=not is_raw,
+    )
+    return Answer(response_of(parsed.fields, generation, encoder, service))
 
 
 @api.route("POST", "/api/chat", summary="Answer a chat")
@@ -66,7 +73,8 @@ async def chat(data: JSONBody[schemas.ChatBody], request_context: ContextDepende
     arrived = arrived_ns()
     parsed = await _parsed(data, translate.chat, service)
     generation = await submit_chat(parsed.fields, service, rename=translate.rename_parameter, more=parsed.more)
-    return _answer(parsed, generation, service, answer.chat_answer, answer.RequestTimer(arrived))
+    encoder = answer.AnswerEncoder(parsed.fields, generation, service, answer.chat_answer, answer.RequestTimer(arrived))
+    return Answer(response_of(parsed.fields, generation, encoder, service))
 
 
 async def _parsed(
@@ -97,19 +105,6 @@ async def _submit_raw(data: schemas.GenerateBody, parsed: translate.ParsedReques
         return await service.submit(sent, PLAIN)
     except InvalidRequestError as error:
         raise _rename_generate(error) from None
-
-
-def _answer(
-    parsed: translate.ParsedRequest,
-    generation: Generation,
-    service: Service,
-    shape: answer.Answer,
-    timer: answer.RequestTimer,
-    *,
-    includes_context: bool = False,
-) -> Answer[Any]:
-    encoder = answer.AnswerEncoder(parsed.fields, generation, service, shape, timer, includes_context=includes_context)
-    return Answer(response_of(parsed.fields, generation, encoder, service))
 
 
 def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:
