@@ -74,13 +74,7 @@ class AutoPinner:
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
 
-    def keep(
-        self,
-        key: bytes,
-        seconds: float,
-        prefix: Tokenize,
-        adapters: Adapters,
-    ) -> None:
+    def keep(self, key: bytes, seconds: float, prefix: Tokenize, adapters: Adapters) -> None:
         """Pins a prefix in the background, if possible, or extends its lifetime.
 
         Args:

@@ -54,12 +54,7 @@ async def generate(data: JSONBody[schemas.GenerateBody], request_context: Contex
             parsed.fields, service, rename=_rename_generate, context=data.context or (), more=parsed.more
         )
     encoder = answer.AnswerEncoder(
-        parsed.fields,
-        generation,
-        service,
-        answer.generate_answer,
-        answer.RequestTimer(arrived),
-        includes_context=not is_raw,
+        parsed.fields, generation, service, answer.generate_answer, answer.RequestTimer(arrived), includes_context=not is_raw
     )
     return Answer(response_of(parsed.fields, generation, encoder, service))
 

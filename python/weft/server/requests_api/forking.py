@@ -75,12 +75,7 @@ async def _fork(
     with generation.pending_forks.register():
         stream = generation.streams[prompt]
         made = await (stream.fork_stream if submission.own_stream else stream.fork)(
-            index,
-            n=submission.n,
-            at=submission.at,
-            unit=submission.unit,
-            append=append or None,
-            **options,
+            index, n=submission.n, at=submission.at, unit=submission.unit, append=append or None, **options
         )
         if isinstance(made, list):
             seed = options.get("seed")

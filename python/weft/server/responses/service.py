@@ -343,10 +343,7 @@ def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
 
 
 def _translated(
-    data: schemas.ResponseFields,
-    given: list[Item],
-    earlier: Sequence[StoredItem],
-    node: Node | None,
+    data: schemas.ResponseFields, given: list[Item], earlier: Sequence[StoredItem], node: Node | None
 ) -> _ParsedRequest:
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
     all_items = [*before, *given]
