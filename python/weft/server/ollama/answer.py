@@ -25,7 +25,6 @@ from weft.server.streaming.json_chunks import GAP, filled, json_list
 
 DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "stop"}
 
-NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
 _encode = msgspec.json.Encoder().encode

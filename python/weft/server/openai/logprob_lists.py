@@ -54,8 +54,3 @@ class Offsets:
         offset = self._n
         self._n += len(self._decoder.decode(spelling))
         return offset
-
-    @property
-    def end(self) -> int:
-        """End of the text, counting complete characters."""
-        return self._n
