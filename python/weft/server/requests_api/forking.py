@@ -10,7 +10,7 @@ from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs,
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation, end_reason, stop_string
 from weft.server.inference.submission import ForkSubmission
-from weft.server.requests_api.schemas import ForkEnd, ForkEvent
+from weft.server.requests_api.schemas import Forked, ForkEnd, ForkEvent
 from weft.server.response_fields.timings import timings
 from weft.server.service import Service
 from weft.server.streaming import sse
@@ -23,7 +23,7 @@ MAX_REPARSED = 65_536
 
 async def fork(
     service: Service, generation: Generation, branch: tuple[int, int], submission: ForkSubmission
-) -> list[int] | Generation:
+) -> Forked | Generation:
     """Forks a branch, given by its prompt and its index.
 
     Returns:
@@ -63,7 +63,7 @@ async def _fork(
     *,
     options: dict[str, Any],
     append: list[int],
-) -> list[int] | Generation:
+) -> Forked | Generation:
     prompt, index = branch
     source = generation.branch(prompt, index)
     try:
@@ -83,7 +83,7 @@ async def _fork(
             request = _fork_request(source, len(made), {**options, "seed": first % 2**32})
             with_top = options["logprobs"] is not None if "logprobs" in options else generation.requests_top_logprobs(*branch)
             generation.add_forks(prompt, made, request, appended, requests_top_logprobs=with_top)
-            return made
+            return Forked(made)
     alone = msgspec.structs.replace(generation.submission, stream=True, branches=())
     requests = [_fork_request(source, submission.n, {**options, "seed": made.seed})]
     return service.track(Generation(alone, requests, [made], service.usage_counters, owner=generation.owner))
@@ -106,7 +106,7 @@ def _fork_request(source: Request, n: int, options: Mapping[str, Any]) -> Reques
     return msgspec.structs.replace(source, **{**options, "n": n, "branches": ()})
 
 
-def _close_unread(making: "asyncio.Task[list[int] | Generation]") -> None:
+def _close_unread(making: "asyncio.Task[Forked | Generation]") -> None:
     """Closes a stream of forks whose client has disconnected."""
     if not making.cancelled() and making.exception() is None and isinstance(made := making.result(), Generation):
         made.close()

@@ -13,7 +13,6 @@ from weft.server.context import ContextDependency
 from weft.server.errors import NOT_FOUND, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
-from weft.server.inference.submission import ForkSubmission
 from weft.server.requests_api import translate
 from weft.server.requests_api.forking import ForkEncoder
 from weft.server.requests_api.forking import fork as fork_branch
@@ -88,16 +87,10 @@ async def fork(
     prompt, branch_index = _branch(generation, request_id, index)
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
     if not parsed.own_stream:
-        return Answer(AwaitedResponse(partial(_fork, service, generation, (prompt, branch_index), parsed)))
+        return Answer(AwaitedResponse(partial(fork_branch, service, generation, (prompt, branch_index), parsed)))
     own = await fork_branch(service, generation, (prompt, branch_index), parsed)
     assert isinstance(own, Generation), "own_stream returns a generation"
     return Answer(StreamedResponse(own, ForkEncoder(own), service.settings.ping_s))
-
-
-async def _fork(service: Service, generation: Generation, branch: tuple[int, int], parsed: ForkSubmission) -> Forked:
-    indices = await fork_branch(service, generation, branch, parsed)
-    assert not isinstance(indices, Generation), "they come into the request's stream"
-    return Forked(indices)
 
 
 def _branch(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
