@@ -1,4 +1,4 @@
-"""Texts of the engine's settings and of sampling parameters: parsers, where those of the fields' types are not sufficient."""
+"""Parsers of the engine's settings and of sampling parameters, where the type and bounds of a field do not determine them."""
 
 import re
 from collections.abc import Callable, Mapping

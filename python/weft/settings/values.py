@@ -135,7 +135,7 @@ def items(given: str) -> tuple[str, ...]:
 
 
 def some(missing: str, parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
-    """Returns a parser of a comma-separated list of at least one item; `missing` is the message if there is none."""
+    """Returns a parser of a comma-separated list; `missing` is the message for an empty list."""
 
     def parse_items(given: str) -> tuple[T, ...]:
         if not (found := items(given)):
