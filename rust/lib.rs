@@ -39,6 +39,7 @@
 //! | --- | --- |
 //! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the next request, and all others wait. `scheduler/admission.rs`: with `start`, that request may wait for a slot, cells or a prefix; with `resume`, so may a preempted sequence |
 //! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens` |
+//! | Where are drafted tokens verified? | `scheduler/sample.rs`: `verify_drafts`, between two rounds of sampling. `features/speculation` drafts them |
 //! | What frees a slot? | `scheduler/lifecycle.rs`, whenever a sequence leaves, by `Slots::take` or `take_all` |
 //! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before the next read of its bookkeeping |
 //! | Where does an idle prefix leave the device cache? | `cache_manager/moves.rs`: `evict` if cells or ids are short, `offload_early` if it slows down decodes. `cache/path_removal.rs` chooses it |
@@ -94,6 +95,7 @@
 //! | step | one iteration of the worker's loop |
 //! | [`Plan`](engine::runner::Plan) | the rows of one decode: which tokens of which sequences |
 //! | prefill, decode | computing a prompt's tokens; computing the token sampled last, and every call of the model on a batch |
+//! | draft, verify | compute tokens that a sequence is expected to sample, with logits; sample from their rows as long as the samples equal them |
 //! | preempt | take a sequence out of its slot. It keeps its text and its sampler; its cells may be evicted |
 //! | prefix dependency | a request or a sequence waits for a prefix that another sequence is computing or reloading |
 //! | headroom | cells that are kept free for the tokens that a running sequence will sample |
@@ -117,6 +119,9 @@
 //!   that can never fit is refused when it is submitted.
 //! - Dropping [`Completions`](engine::Completions) cancels its requests at any stage and frees their slots.
 //! - Free, evictable and pinned cells add up to all cells, so that no decode finds the device cache full.
+//! - A drafted token is sampled only after the token before it was emitted and ended nothing, and rejected cells leave before
+//!   anything else reads the cache: the prefix tree, events, usage and metrics contain sampled tokens only. Drafts take free cells
+//!   and rows that a step leaves; nothing is evicted, preempted or shortened for them.
 //! - The host cache never exceeds its limit in bytes. While streams are generating, early offloads and reloads take no longer than the
 //!   step allows; only an eviction without which a running sequence cannot continue may take longer.
 //! - Embeddings are computed by a separate worker, whose context is created on first use. It never uses the engine's context.

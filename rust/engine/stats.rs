@@ -87,14 +87,19 @@ pub struct DraftStats {
 }
 
 /// Origin of drafted tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DraftSource {
+    /// The text of the request, its own output, and other texts of its owner.
+    #[default]
+    Text,
+    /// What the constraint forces.
+    Constraint,
     /// [`Replay`](crate::request::Replay), for tests and benchmarks.
     Replay,
 }
 
 impl DraftSource {
-    pub const ALL: [Self; 1] = [Self::Replay];
+    pub const ALL: [Self; 3] = [Self::Text, Self::Constraint, Self::Replay];
 }
 
 /// Metrics of the host cache. Tokens are counted since the start.

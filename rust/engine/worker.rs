@@ -96,6 +96,8 @@ impl<R: Runner> Worker<R> {
         let (planner, moved) = (&mut self.planner, self.cache.spent());
         if let Some(decode_time) = decode_time {
             planner.budget.observe_rest(took.saturating_sub(decode_time + moved));
+            let n_rows = count(planner.plan.rows.iter());
+            hooks::after_step(self.scheduler.features_mut(), n_rows, planner.n_cells, took.saturating_sub(moved));
             planner.adapters.observe(took.as_secs_f64());
         }
         let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };

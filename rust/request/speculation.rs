@@ -7,7 +7,7 @@ use crate::request::Token;
 pub struct Speculation {
     /// Maximum drafted tokens per step; `None` leaves the number to the engine, 0 turns speculation off.
     pub max_draft: Option<u32>,
-    /// For tests and benchmarks: drafts from recorded texts instead of other sources, in every step.
+    /// For tests and benchmarks: drafts from recorded texts instead of other sources.
     pub replay: Option<Arc<Replay>>,
 }
 
@@ -19,6 +19,8 @@ pub struct Replay {
     /// Share of the drafted tokens that are replaced by others, from 0 to 1.
     pub error_rate: f64,
     pub seed: u64,
+    /// Drafts as much as is allowed in every step, instead of as much as is expected to be fastest.
+    pub is_forced: bool,
 }
 
 impl Replay {
@@ -47,7 +49,7 @@ mod tests {
     fn errors_replace_a_share_of_the_recorded_tokens() {
         let recorded: Vec<Token> = (0..10_000).collect();
         for error_rate in [0.0, 0.1, 0.5, 1.0] {
-            let replay = Replay { branches: vec![Vec::new(), recorded.clone()], error_rate, seed: 7 };
+            let replay = Replay { branches: vec![Vec::new(), recorded.clone()], error_rate, seed: 7, is_forced: true };
             let n_wrong = replay.tokens(1, 0).zip(&recorded).filter(|(drafted, token)| drafted != *token).count();
             assert!((n_wrong as f64 / 10_000.0 - error_rate).abs() < 0.02, "{n_wrong} at a rate of {error_rate}");
             assert!(replay.tokens(1, 40).eq(replay.tokens(1, 0).skip(40)), "an error does not depend on where a draft starts");

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cache::{AdapterSet, EvictedRun, PrefixMatch};
 use crate::config::Limits;
@@ -23,7 +23,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{BranchSpec, RequestGroup};
-use crate::engine::scheduler::running_sequence::{Draft, RunningSequence};
+use crate::engine::scheduler::running_sequence::{Draft, DraftRoom, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::engine::stats::Stats;
@@ -204,9 +204,9 @@ pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, gro
     any([beams::end_full(scheduler, runner, group_id)])
 }
 
-/// Drafts tokens for running sequences, at most `n` in all.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, n: u32) {
-    speculation::draft(scheduler, cache, n);
+/// Drafts tokens for running sequences.
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom) {
+    speculation::draft(scheduler, cache, room);
 }
 
 // Stages `execute` and `sample`.
@@ -243,6 +243,11 @@ pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Seque
 
 pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
     beams::advance(scheduler, cache, now);
+}
+
+/// A step with a decode of `n_rows` rows that scan `n_cells` cells each took this long.
+pub(crate) fn after_step(features: &mut SchedulerFeatures, n_rows: u32, n_cells: u32, took: Duration) {
+    speculation::after_step(features, n_rows, n_cells, took);
 }
 
 pub(crate) fn add_metrics(features: &SchedulerFeatures, stats: &mut Stats) {

@@ -61,5 +61,5 @@ pub(crate) struct SequenceFeatures {
     pub(crate) prompt_logprobs: prompt_logprobs::pending::PendingPromptReport,
     /// Number of its first tokens that are grouped, while it shares no cells.
     pub(crate) self_extend: u32,
-    pub(crate) speculation: speculation::SequenceDrafts,
+    pub(crate) speculation: Option<Box<speculation::drafts::SequenceDrafts>>,
 }

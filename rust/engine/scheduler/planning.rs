@@ -10,10 +10,13 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
 use crate::engine::scheduler::resumption::n_until_fork;
-use crate::engine::scheduler::running_sequence::{RunningSequence, count};
+use crate::engine::scheduler::running_sequence::{DraftRoom, RunningSequence, count};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason};
+
+/// Share of the allowed time of a step that a step with drafts may take on average.
+const MAX_DRAFTED_SHARE: f64 = 0.8;
 
 /// Plans steps. Kept between steps to reuse its allocations.
 #[derive(Debug)]
@@ -67,15 +70,21 @@ impl Planner {
     /// Drafts tokens in the rows, cells and logits that this step leaves.
     pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let running = scheduler.slots.running();
-        let n_rows: u32 = running.iter().map(|running| running.n_planned).sum();
+        let n_planned: u32 = running.iter().map(|running| running.n_planned).sum();
         let n_with_logits = |running: &RunningSequence| if hooks::rows_wanted(running).is_some() { running.n_planned } else { 1 };
         let n_outputs: u32 = running.iter().map(n_with_logits).sum();
-        let left = [
-            scheduler.limits.n_ubatch.saturating_sub(n_rows),
-            cache.n_free().saturating_sub(n_rows),
+        let n_free = [
+            scheduler.limits.n_ubatch.saturating_sub(n_planned),
+            cache.n_free().saturating_sub(n_planned),
             scheduler.limits.n_outputs.saturating_sub(n_outputs),
         ];
-        hooks::draft(scheduler, cache, left.into_iter().min().unwrap_or(0));
+        let room = DraftRoom {
+            n_rows: n_free.into_iter().min().unwrap_or(0),
+            n_planned,
+            n_cells: self.n_cells,
+            max_step_s: MAX_DRAFTED_SHARE * self.budget.step_s(stream_load(scheduler, |_| true), self.n_cells),
+        };
+        hooks::draft(scheduler, cache, &room);
     }
 
     pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {

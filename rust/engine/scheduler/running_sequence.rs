@@ -73,6 +73,18 @@ pub(crate) struct Draft {
     pub(crate) n_accepted: usize,
 }
 
+/// Room of a step for drafts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DraftRoom {
+    /// Rows, cells and logits that the step leaves.
+    pub(crate) n_rows: u32,
+    /// Rows of the step without drafts, and the cells that each of them scans.
+    pub(crate) n_planned: u32,
+    pub(crate) n_cells: u32,
+    /// Maximum mean time of the step.
+    pub(crate) max_step_s: f64,
+}
+
 pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,

@@ -768,7 +768,7 @@ fn run_round(setup: &Setup, ops: &[Op]) -> Result<(), String> {
     check_computed(setup, &player)?;
     let replay = |(seed, stream): (u64, &Stream)| {
         let branches = stream.told.branches.iter().map(|(tokens, _)| tokens.clone()).collect();
-        Arc::new(Replay { branches, error_rate: 0.2, seed })
+        Arc::new(Replay { branches, error_rate: 0.2, seed, is_forced: true })
     };
     let replays = (0..).zip(&player.streams).map(replay).collect();
     check_end(player)?;

@@ -16,7 +16,7 @@ fn speculating(limits: Limits) -> Limits {
 /// Returns `request` with drafts of its own completions, of which a share is wrong.
 fn replaying(request: Request, branches: &[BranchState], error_rate: f64, max_draft: u32) -> Request {
     let branches = branches.iter().map(|branch| branch.tokens.clone()).collect();
-    let replay = Replay { branches, error_rate, seed: u64::from(request.seed) };
+    let replay = Replay { branches, error_rate, seed: u64::from(request.seed), is_forced: true };
     Request { speculation: Speculation { max_draft: Some(max_draft), replay: Some(Arc::new(replay)) }, ..request }
 }
 
@@ -390,7 +390,7 @@ fn speculation_changes_no_event() {
             .zip(&expected)
             .map(|(request, (_, branches))| {
                 let branches = branches.iter().map(|branch| branch.tokens.iter().map(|(token, ..)| *token).collect()).collect();
-                let replay = Replay { branches, error_rate: dice.of(&[0.0, 0.1, 0.3, 1.0]), seed: round };
+                let replay = Replay { branches, error_rate: dice.of(&[0.0, 0.1, 0.3, 1.0]), seed: round, is_forced: true };
                 let max_draft = Some(dice.of(&[1, 3, 8, 20]));
                 Request { speculation: Speculation { max_draft, replay: Some(Arc::new(replay)) }, ..request }
             })

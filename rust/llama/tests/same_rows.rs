@@ -232,7 +232,7 @@ fn drafts_change_no_token_and_no_bit_of_its_logprobs() {
                         for i in (client..40).step_by(5) {
                             let tokens = expected[i as usize].iter().map(|(token, _)| *token).collect();
                             let error_rate = [0.0, 0.2, 0.5][i as usize % 3];
-                            let replay = Replay { branches: vec![tokens], error_rate, seed: 1 };
+                            let replay = Replay { branches: vec![tokens], error_rate, seed: 1, is_forced: true };
                             let speculation = Speculation { max_draft: Some(1 + i % 7), replay: Some(Arc::new(replay)) };
                             let found = drawn(&engine, Request { speculation, ..request(model, i) });
                             assert_eq!(found, expected[i as usize], "request {i}");

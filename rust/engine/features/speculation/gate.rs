@@ -47,7 +47,7 @@ const HALF_LIFE: f64 = 2000.0;
 ///
 /// A Kalman filter whose costs are taken as independent (as [`StepCost`](crate::engine::scheduler::step_cost::StepCost), which
 /// has one cost for all rows of a kind): a measurement corrects uncertain costs most.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CostTable {
     /// Seconds per unit; all 0 until a step was measured.
     costs_s: [f64; N_COSTS],

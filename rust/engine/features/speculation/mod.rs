@@ -6,62 +6,121 @@
 //! one that a step of its own would sample, with the same logprobs. Drafts take rows, cells and logits that a step leaves;
 //! they evict nothing and preempt no sequence.
 
-#[allow(dead_code, reason = "called once the engine drafts tokens")]
+pub(crate) mod drafts;
 pub(crate) mod forced_tokens;
-#[allow(dead_code, reason = "called once the engine drafts tokens")]
 pub(crate) mod gate;
-#[allow(dead_code, reason = "called once the engine drafts tokens")]
 pub(crate) mod text_index;
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use crate::config::SpeculationMode;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
+use crate::engine::features::speculation::drafts::{ExpectedStep, Proposal};
+use crate::engine::features::speculation::gate::{Candidate, CostTable, StepLimits, StepLoad, choose_lengths};
+use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
 use crate::engine::runner::{ForkRule, Runner};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::running_sequence::{Draft, RunningSequence};
+use crate::engine::scheduler::running_sequence::{Draft, DraftRoom, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
-use crate::engine::stats::{DraftSource, N_DRAFT_POSITIONS, SpeculationStats};
-use crate::request::{Finished, Token};
+use crate::engine::stats::{N_DRAFT_POSITIONS, SpeculationStats};
+use crate::request::{Finished, Task};
 
 /// Maximum length of a draft, if the request sets none.
-const MAX_DRAFT: u32 = 8;
+const MAX_DRAFT: u32 = 16;
+
+/// Size of the index of texts.
+const MAX_INDEX_BYTES: usize = 8 << 20;
+
+/// Maximum number of tokens of prompts that one step adds to the index.
+const MAX_INDEXED: u32 = 2048;
 
 /// State of the engine.
 #[derive(Default)]
 pub(crate) struct Speculator {
     pub(crate) stats: SpeculationStats,
+    /// `None` until the first draft is due.
+    index: Option<TextIndex>,
+    costs: CostTable,
+    last_step: ExpectedStep,
 }
 
-/// Drafts of a sequence.
-#[derive(Default)]
-pub(crate) struct SequenceDrafts {
-    n_drafted: u32,
-    n_accepted: u32,
-    /// Source of the draft that is being verified.
-    source: Option<DraftSource>,
-}
-
-/// Drafts tokens for running sequences, most senior first: at most `n_left`.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, mut n_left: u32) {
-    if n_left == 0 || !is_on(scheduler, cache) {
+/// Drafts tokens for running sequences.
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom) {
+    if !is_on(scheduler, cache) {
         return;
     }
+    let proposals = propose(scheduler, cache.runner(), room.n_rows);
+    let lengths = choose(&proposals, &mut scheduler.features_mut().speculation, room);
+    for ((key, proposal), length) in proposals.into_iter().zip(lengths).filter(|&(_, length)| length > 0) {
+        let Proposal { source, mut tokens, .. } = proposal;
+        tokens.truncate(length);
+        scheduler.set_draft(key, tokens);
+        if let Some(drafts) = &mut scheduler.completion_mut(key).features.speculation {
+            drafts.begin(source);
+        }
+    }
+}
+
+/// Returns the expected tokens of each sequence that samples in this step, at most `n_most`.
+fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<(SchedulingKey, Proposal)> {
+    let mut proposals = Vec::new();
+    let mut n_indexable = MAX_INDEXED;
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
-        let n_most = max_draft(scheduler, scheduler.sequence(key)).min(n_left);
-        if n_most > 0 {
-            let (sequence, _, features) = scheduler.parts_of(key);
-            let mut tokens = features.speculation.draft_for(sequence, n_most);
-            // Only tokens of the vocabulary may be computed; a prompt with media contains others.
-            let n_vocab = cache.runner().n_vocab();
-            let n_valid = tokens.iter().take_while(|&&token| usize::try_from(token).is_ok_and(|token| token < n_vocab)).count();
-            tokens.truncate(n_valid.min(n_most as usize));
-            n_left -= u32::try_from(tokens.len()).expect("at most as many were left");
-            scheduler.set_draft(key, tokens);
-        }
         next = scheduler.next_key(Some(key));
+        let running = scheduler.sequence(key);
+        let mut proposal = Proposal::default();
+        let samples = running.n_planned > 0 && running.will_sample();
+        if takes_drafts(running) {
+            let (n_held, n_most) = (running.n_held, max_draft(scheduler, running).min(n_most));
+            let (sequence, _, features) = scheduler.parts_of(key);
+            let Speculator { index, last_step, .. } = &mut features.speculation;
+            let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
+            let mut drafts = sequence.features.speculation.take().unwrap_or_default();
+            drafts.observe_step(sequence, *last_step);
+            n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, runner);
+            proposal = drafts.propose(sequence, n_most as usize, index, runner);
+            sequence.features.speculation = Some(drafts);
+        }
+        if samples {
+            proposals.push((key, proposal));
+        }
     }
+    proposals
+}
+
+/// Returns the number of tokens to verify of each proposal: forced ones as far as there is room, others as the gate chooses.
+fn choose(proposals: &[(SchedulingKey, Proposal)], speculator: &mut Speculator, room: &DraftRoom) -> Vec<usize> {
+    let mut n_left = room.n_rows as usize;
+    let forced = |(_, proposal): &(SchedulingKey, Proposal)| {
+        let length = if proposal.is_forced { proposal.tokens.len().min(n_left) } else { 0 };
+        n_left -= length;
+        length
+    };
+    let mut lengths: Vec<usize> = proposals.iter().map(forced).collect();
+    let load_of = |n_rows: u32| StepLoad { n_rows, n_row_cells: u64::from(n_rows) * u64::from(room.n_cells) };
+    let load = load_of(room.n_planned);
+    if proposals.iter().any(|(_, proposal)| !proposal.is_forced && !proposal.tokens.is_empty()) {
+        let candidate = |(_, proposal): &(SchedulingKey, Proposal)| Candidate {
+            survival: if proposal.is_forced { Vec::new() } else { proposal.survival.clone() },
+            n_cells: room.n_cells,
+            slack: proposal.slack,
+        };
+        let candidates: Vec<Candidate> = proposals.iter().map(candidate).collect();
+        let limits = StepLimits { load, max_rows: n_left, max_step_s: room.max_step_s };
+        let chosen = choose_lengths(&candidates, &speculator.costs, &limits);
+        for (length, chosen) in lengths.iter_mut().zip(chosen) {
+            *length += chosen;
+        }
+    }
+    let n_drafted = u32::try_from(lengths.iter().sum::<usize>()).expect("there is room for as many");
+    let [step_s, without_s] = [load_of(room.n_planned + n_drafted), load].map(|load| speculator.costs.step_s(load));
+    speculator.last_step = ExpectedStep { step_s, without_s };
+    lengths
 }
 
 /// Rejected tokens must leave the cache, whatever their number.
@@ -74,10 +133,16 @@ fn is_on<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> bool {
     is_requested && cache.kind().forks == ForkRule::Anywhere
 }
 
-/// Returns the maximum length of a draft, after which one more token is sampled. First tokens and beams are not drafted.
+/// Returns true if drafts of a sequence may be verified in this step or a later one. Beams choose their tokens together.
+fn takes_drafts(running: &RunningSequence) -> bool {
+    let Sequence { request, runs_together, .. } = &running.sequence;
+    request.task == Task::Complete && !runs_together && request.speculation.max_draft != Some(0) && running.n_planned > 0
+}
+
+/// Returns the maximum length of a draft, after which one more token is sampled. First tokens are not drafted.
 fn max_draft(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     let sequence = &running.sequence;
-    if !running.takes_one_row() || sequence.n_predicted == 0 || sequence.runs_together {
+    if !running.takes_one_row() || sequence.n_predicted == 0 {
         return 0;
     }
     let n_sampled = sequence.n_remaining().unwrap_or(u32::MAX).min(sequence.window.n_until_full(sequence.n_tokens()));
@@ -85,34 +150,28 @@ fn max_draft(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     n_sampled.min(n_rows).saturating_sub(1).min(sequence.request.speculation.max_draft.unwrap_or(MAX_DRAFT))
 }
 
-impl Speculator {
-    /// Returns the expected next tokens of `sequence`.
-    fn draft_for(&mut self, sequence: &mut Sequence, n_most: u32) -> Vec<Token> {
-        let Sequence { request, features, branch, n_predicted, .. } = sequence;
-        let Some(replay) = &request.speculation.replay else { return Vec::new() };
-        features.speculation.source = Some(DraftSource::Replay);
-        replay.tokens(*branch, *n_predicted).take(n_most as usize).collect()
-    }
-}
-
 pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {
-    let drafts = &mut sequence.features.speculation;
-    let source = drafts.source.take().expect("a draft has a source");
-    let [n_drafted, n_accepted] = [draft.tokens.len(), draft.n_accepted].map(|n| u32::try_from(n).expect("a draft is short"));
-    drafts.n_drafted += n_drafted;
-    drafts.n_accepted += n_accepted;
+    let Some(drafts) = &mut sequence.features.speculation else { return };
+    let source = drafts.count(draft);
     let stats = &mut features.speculation.stats;
     let of_source = &mut stats.by_source[source as usize];
     of_source.n_drafts += 1;
-    of_source.n_drafted += u64::from(n_drafted);
-    of_source.n_accepted += u64::from(n_accepted);
-    of_source.n_cut += u64::from(n_accepted < n_drafted);
+    of_source.n_drafted += draft.tokens.len() as u64;
+    of_source.n_accepted += draft.n_accepted as u64;
+    of_source.n_cut += u64::from(draft.n_accepted < draft.tokens.len());
     for position in 0..draft.n_accepted {
         stats.n_accepted_at[position.min(N_DRAFT_POSITIONS - 1)] += 1;
     }
 }
 
+/// A step with a decode of `n_rows` rows, drafts included, which scan `n_cells` cells each, took this long.
+pub(crate) fn after_step(features: &mut SchedulerFeatures, n_rows: u32, n_cells: u32, took: Duration) {
+    let load = StepLoad { n_rows, n_row_cells: u64::from(n_rows) * u64::from(n_cells) };
+    features.speculation.costs.observe(load, took.as_secs_f64());
+}
+
 pub(crate) fn add_to(features: &SequenceFeatures, finished: &mut Finished) {
-    let SequenceDrafts { n_drafted, n_accepted, .. } = features.speculation;
-    (finished.usage.n_drafted, finished.usage.n_draft_accepted) = (n_drafted, n_accepted);
+    if let Some(drafts) = &features.speculation {
+        (finished.usage.n_drafted, finished.usage.n_draft_accepted) = (drafts.n_drafted, drafts.n_accepted);
+    }
 }

@@ -1,0 +1,194 @@
+//! What is drafted for one sequence, and how much of it was accepted.
+
+use crate::engine::features::speculation::forced_tokens::forced_tokens;
+use crate::engine::features::speculation::gate::{Acceptance, RateSlack};
+use crate::engine::features::speculation::text_index::{MatchCursor, TextIndex};
+use crate::engine::runner::Runner;
+use crate::engine::scheduler::running_sequence::Draft;
+use crate::engine::scheduler::sequence::Sequence;
+use crate::engine::stats::DraftSource;
+use crate::request::{Spacing, Token};
+
+/// Tokens before the first own one that a match may include.
+const MAX_CONTEXT: u32 = 32;
+
+/// Assumed share of the tokens that a constraint forces which are sampled: another tokenization of the same text is possible.
+const FORCED_SHARE: f64 = 0.9;
+
+/// Assumed share of replayed tokens that are right.
+const REPLAYED_SHARE: f64 = 0.7;
+
+pub(crate) struct SequenceDrafts {
+    /// Number of tokens that the index has, of the prompt and the sampled ones, including those that context shifts dropped.
+    n_indexed: u32,
+    cursor: Option<MatchCursor>,
+    /// White space of the text so far, if a constraint applies to it.
+    spacing: Spacing,
+    acceptance: [Acceptance; DraftSource::ALL.len()],
+    /// Source of the draft that is being verified.
+    source: DraftSource,
+    /// Number of its sampled tokens before the last step, if it was in it.
+    n_predicted: Option<u32>,
+    slack: RateSlack,
+    pub(crate) n_drafted: u32,
+    pub(crate) n_accepted: u32,
+}
+
+/// Expected seconds of a step with its drafts, and without them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ExpectedStep {
+    pub(crate) step_s: f64,
+    pub(crate) without_s: f64,
+}
+
+/// A draft whose length is not chosen yet; empty if nothing is expected.
+#[derive(Default)]
+pub(crate) struct Proposal {
+    pub(crate) source: DraftSource,
+    pub(crate) tokens: Vec<Token>,
+    /// Probability that each token is accepted with all before it.
+    pub(crate) survival: Vec<f64>,
+    pub(crate) slack: RateSlack,
+    /// Verified as a whole, whatever is expected.
+    pub(crate) is_forced: bool,
+}
+
+impl Default for SequenceDrafts {
+    fn default() -> Self {
+        let acceptance = DraftSource::ALL.map(|source| match source {
+            DraftSource::Text => Acceptance::of_text(),
+            DraftSource::Constraint => Acceptance::assumed(FORCED_SHARE),
+            DraftSource::Replay => Acceptance::assumed(REPLAYED_SHARE),
+        });
+        Self {
+            n_indexed: 0,
+            cursor: None,
+            spacing: Spacing::default(),
+            acceptance,
+            source: DraftSource::default(),
+            n_predicted: None,
+            slack: RateSlack::default(),
+            n_drafted: 0,
+            n_accepted: 0,
+        }
+    }
+}
+
+impl SequenceDrafts {
+    /// Adds at most `n_most` tokens of `sequence` to the index, of which `n_held` are computed. Returns their number.
+    pub(crate) fn index_tokens(
+        &mut self,
+        sequence: &Sequence,
+        n_held: u32,
+        n_most: u32,
+        index: &mut TextIndex,
+        runner: &impl Runner,
+    ) -> u32 {
+        let Sequence { n_prompt, n_predicted, tokens, .. } = sequence;
+        let (n_all, owner) = (n_prompt + n_predicted, &sequence.request.owner);
+        let n_shifted = n_all - tokens.len();
+        if self.cursor.is_none() {
+            // The first branch adds the prompt for all branches.
+            self.n_indexed = if sequence.index > 0 { *n_prompt } else { 0 };
+            let end = self.n_indexed.saturating_sub(n_shifted);
+            let context = tokens.slices(end.saturating_sub(MAX_CONTEXT)..end).concat();
+            self.cursor = Some(index.cursor(owner.clone(), &context));
+        }
+        let cursor = self.cursor.as_mut().expect("it was just set");
+        let n_known = if *n_predicted > 0 { n_all } else { n_held };
+        let start = self.n_indexed.max(n_shifted);
+        let end = n_known.min(start.saturating_add(n_most)).max(start);
+        for (position, token) in (start..).zip(tokens.of(start - n_shifted..end - n_shifted)) {
+            let prediction = index.push(cursor, token);
+            if position < *n_prompt {
+                continue;
+            }
+            if let Some(prediction) = prediction {
+                self.acceptance[DraftSource::Text as usize].observe(prediction.n_matched, prediction.is_correct);
+            }
+            if sequence.constraint.is_some() {
+                self.spacing.read(runner.token_strings().piece(token));
+            }
+        }
+        self.n_indexed = end;
+        end - start
+    }
+
+    /// Counts the tokens that were sampled in the last step, if the sequence was in it.
+    pub(crate) fn observe_step(&mut self, sequence: &Sequence, last_step: ExpectedStep) {
+        if let Some(n_before) = self.n_predicted.replace(sequence.n_predicted) {
+            let ExpectedStep { step_s, without_s } = last_step;
+            self.slack.observe((sequence.n_predicted - n_before) as usize, step_s, without_s);
+        }
+    }
+
+    /// Returns a draft of at most `n_most` tokens.
+    pub(crate) fn propose(
+        &mut self,
+        sequence: &mut Sequence,
+        n_most: usize,
+        index: &mut TextIndex,
+        runner: &impl Runner,
+    ) -> Proposal {
+        if n_most == 0 {
+            return Proposal { slack: self.slack, ..Proposal::default() };
+        }
+        let (source, n_matched, mut tokens) = self.draft(sequence, n_most, index, runner);
+        // A prompt with media contains ids that are not in the vocabulary.
+        let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < runner.n_vocab());
+        tokens.truncate(tokens.iter().take_while(is_valid).count());
+        let survival = self.acceptance[source as usize].survival(n_matched, tokens.len());
+        let is_forced = sequence.request.speculation.replay.as_ref().is_some_and(|replay| replay.is_forced);
+        Proposal { source, tokens, survival, slack: self.slack, is_forced }
+    }
+}
+
+impl SequenceDrafts {
+    /// Returns the source of a draft, the length of the match before it, and its tokens.
+    fn draft(
+        &self,
+        sequence: &mut Sequence,
+        n_most: usize,
+        index: &mut TextIndex,
+        runner: &impl Runner,
+    ) -> (DraftSource, usize, Vec<Token>) {
+        if let Some(replay) = &sequence.request.speculation.replay {
+            let tokens = replay.tokens(sequence.branch, sequence.n_predicted).take(n_most).collect();
+            return (DraftSource::Replay, 0, tokens);
+        }
+        let mut constraint = sequence.constraint.as_deref_mut();
+        if let Some(constraint) = &mut constraint {
+            let tokens = forced_tokens(&mut **constraint, &self.spacing, &runner.token_strings(), n_most);
+            if !tokens.is_empty() {
+                return (DraftSource::Constraint, 0, tokens);
+            }
+        }
+        let mut tokens = Vec::new();
+        let is_indexed = self.n_indexed == sequence.n_prompt + sequence.n_predicted;
+        let Some(cursor) = self.cursor.as_ref().filter(|_| is_indexed) else { return (DraftSource::Text, 0, tokens) };
+        index.draft(cursor, n_most, &mut tokens);
+        if let Some(constraint) = constraint {
+            tokens.truncate(constraint.n_allowed(&tokens));
+        }
+        (DraftSource::Text, cursor.n_matched(), tokens)
+    }
+
+    /// Begins the verification of a draft.
+    pub(crate) fn begin(&mut self, source: DraftSource) {
+        self.source = source;
+    }
+
+    /// Counts a verified draft, and returns its source.
+    pub(crate) fn count(&mut self, draft: &Draft) -> DraftSource {
+        let [n_drafted, n_accepted] = [draft.tokens.len(), draft.n_accepted].map(|n| u32::try_from(n).expect("a draft is short"));
+        self.n_drafted += n_drafted;
+        self.n_accepted += n_accepted;
+        // The index compares its predictions with every token, drafted or not.
+        if self.source != DraftSource::Text {
+            for position in 0..draft.tokens.len().min(draft.n_accepted + 1) {
+                self.acceptance[self.source as usize].observe(position, position < draft.n_accepted);
+            }
+        }
+        self.source
+    }
+}
