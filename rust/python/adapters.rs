@@ -1,4 +1,4 @@
-//! LoRA adapters and their scales.
+//! `LoRA` adapters and their scales.
 
 use pyo3::prelude::*;
 

@@ -86,12 +86,12 @@ impl NumberConstraint {
         if self.least.is_none_or(|(bound, _)| bound < 0.0) {
             let least = self.most.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
             let most = self.least.map(|(bound, strict)| (-bound, strict));
-            let digits = Digits::new(least, most, step, types)?.to_expr(rules)?;
+            let digits = Digits::new(least, most, step, types)?.into_expr(rules)?;
             choices.push(Expr::Sequence(vec![Expr::Text("-".to_owned()), digits]));
         }
         if self.most.is_none_or(|(bound, _)| bound >= 0.0) {
             let least = self.least.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
-            choices.push(Digits::new(least, self.most, step, types)?.to_expr(rules)?);
+            choices.push(Digits::new(least, self.most, step, types)?.into_expr(rules)?);
         }
         Ok(Expr::Choice(choices))
     }
@@ -211,7 +211,7 @@ impl Digits {
         Ok(Self { least: DecimalBound::new(least)?, most, divisor, places, types, rules_by_state: HashMap::new() })
     }
 
-    fn to_expr(mut self, rules: &mut RuleList) -> Result<Expr, String> {
+    fn into_expr(mut self, rules: &mut RuleList) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
             let most_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
