@@ -1,4 +1,4 @@
-//! Cost of a grammar: parsing it, checking one token, masking a row, and tokens per second.
+//! Cost of a grammar: parsing it, checking one token or the tokens of a draft, masking a row, and tokens per second.
 //!
 //! A branch checks one token in every step, and masks a row only if its sampled token is rejected. The synthetic vocabularies
 //! have as many pieces as a small model and as Qwen2.5: single bytes, words, and characters of several bytes.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group};
 use weft::grammar::{Grammar, Spellings, TokenLookup, to_gbnf};
-use weft::request::{Constraint, ConstraintSource, Token};
+use weft::request::{Constraint, ConstraintSource, Spacing, Token};
 
 /// JSON that never ends: members follow members.
 const ENDLESS: &str = r#"root ::= "{" ws member ("," ws member){1000,}
@@ -95,6 +95,13 @@ fn synthetic(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new("allows", name), |b| b.iter(|| branch.allows(black_box(word))));
             let mut row = vec![0.0; n_vocab];
             group.bench_function(BenchmarkId::new("mask", name), |b| b.iter(|| branch.mask(black_box(&mut row))));
+            let spacing = Spacing::default();
+            group.bench_function(BenchmarkId::new("forced text", name), |b| {
+                b.iter(|| branch.forced_text(black_box(&spacing), 64));
+            });
+            let draft: Vec<Token> = b"\"a\": 1, \"b\": 2".iter().map(|&byte| Token::from(byte)).collect();
+            group
+                .bench_function(BenchmarkId::new("allowed of a draft", name), |b| b.iter(|| branch.n_allowed(black_box(&draft))));
             let first = || after(&grammar, text, Token::from);
             let mask = |mut branch: Box<dyn Constraint>| branch.mask(&mut vec![0.0; n_vocab]);
             group.bench_function(BenchmarkId::new("first mask", name), |b| {
