@@ -227,7 +227,7 @@ impl Drafter for SuffixAutomaton {
 
     fn draft(&mut self, draft: &mut Vec<Token>) {
         let matched = self.state(self.matched());
-        if matched.length >= 2 {
+        if matched.length > 0 {
             let rest = &self.tokens[matched.end as usize..];
             draft.extend(rest.iter().take(N_DRAFT).take_while(|&&token| token >= 0));
         }
