@@ -15,6 +15,10 @@ const MAX_CONTEXT: u32 = 32;
 /// Assumed share of the tokens that a constraint forces which are sampled: another tokenization of the same text is possible.
 const FORCED_SHARE: f64 = 0.9;
 
+/// Length of a match in a text from which it is preferred to what a constraint forces, in tokens: it has the tokens in which the
+/// text was spelt, and continues beyond the next choice.
+const MIN_PREFERRED: usize = 4;
+
 /// Assumed share of replayed tokens that are right.
 const REPLAYED_SHARE: f64 = 0.7;
 
@@ -27,6 +31,8 @@ pub(crate) struct SequenceDrafts {
     acceptance: [Acceptance; DraftSource::ALL.len()],
     /// Source of the draft that is being verified.
     source: DraftSource,
+    /// First token of a draft from the constraint that is not verified.
+    unverified: Option<Token>,
     /// Number of its sampled tokens before the last step, if it was in it.
     n_predicted: Option<u32>,
     slack: RateSlack,
@@ -66,6 +72,7 @@ impl Default for SequenceDrafts {
             spacing: Spacing::default(),
             acceptance,
             source: DraftSource::default(),
+            unverified: None,
             n_predicted: None,
             slack: RateSlack::default(),
             n_drafted: 0,
@@ -106,6 +113,10 @@ impl SequenceDrafts {
             if let Some(prediction) = prediction {
                 self.acceptance[DraftSource::Text as usize].observe(prediction.n_matched, prediction.is_correct);
             }
+            // Without this, a constraint whose drafts failed would never be drafted from again.
+            if let Some(unverified) = self.unverified.take() {
+                self.acceptance[DraftSource::Constraint as usize].observe(0, unverified == token);
+            }
             if sequence.constraint.is_some() {
                 self.spacing.read(runner.token_strings().piece(token));
             }
@@ -137,6 +148,7 @@ impl SequenceDrafts {
         // A prompt with media contains ids that are not in the vocabulary.
         let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < runner.n_vocab());
         tokens.truncate(tokens.iter().take_while(is_valid).count());
+        self.unverified = tokens.first().copied().filter(|_| source == DraftSource::Constraint);
         let survival = self.acceptance[source as usize].survival(n_matched, tokens.len());
         let is_forced = sequence.request.speculation.replay.as_ref().is_some_and(|replay| replay.is_forced);
         Proposal { source, tokens, survival, slack: self.slack, is_forced }
@@ -156,26 +168,28 @@ impl SequenceDrafts {
             let tokens = replay.tokens(sequence.branch, sequence.n_predicted).take(n_most).collect();
             return (DraftSource::Replay, 0, tokens);
         }
-        let mut constraint = sequence.constraint.as_deref_mut();
-        if let Some(constraint) = &mut constraint {
-            let tokens = forced_tokens(&mut **constraint, &self.spacing, &runner.token_strings(), n_most);
-            if !tokens.is_empty() {
-                return (DraftSource::Constraint, 0, tokens);
+        let (mut n_matched, mut tokens) = (0, Vec::new());
+        let is_indexed = self.n_indexed == sequence.n_prompt + sequence.n_predicted;
+        if let Some(cursor) = self.cursor.as_ref().filter(|_| is_indexed) {
+            index.draft(cursor, n_most, &mut tokens);
+            n_matched = cursor.n_matched();
+        }
+        if let Some(constraint) = &mut sequence.constraint {
+            tokens.truncate(constraint.n_allowed(&tokens));
+            if n_matched < MIN_PREFERRED || tokens.is_empty() {
+                let forced = forced_tokens(&mut **constraint, &self.spacing, &runner.token_strings(), n_most);
+                if !forced.is_empty() {
+                    return (DraftSource::Constraint, 0, forced);
+                }
             }
         }
-        let mut tokens = Vec::new();
-        let is_indexed = self.n_indexed == sequence.n_prompt + sequence.n_predicted;
-        let Some(cursor) = self.cursor.as_ref().filter(|_| is_indexed) else { return (DraftSource::Text, 0, tokens) };
-        index.draft(cursor, n_most, &mut tokens);
-        if let Some(constraint) = constraint {
-            tokens.truncate(constraint.n_allowed(&tokens));
-        }
-        (DraftSource::Text, cursor.n_matched(), tokens)
+        (DraftSource::Text, n_matched, tokens)
     }
 
     /// Begins the verification of a draft.
     pub(crate) fn begin(&mut self, source: DraftSource) {
         self.source = source;
+        self.unverified = None;
     }
 
     /// Counts a verified draft, and returns its source.
@@ -190,5 +204,90 @@ impl SequenceDrafts {
             }
         }
         self.source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::engine::output::completions::test_stream;
+    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+    use crate::fake_runner::{FakeRunner, tokens_of};
+    use crate::request::{Constraint, Prompt, Request};
+    use crate::sampling::Sampler;
+
+    /// Forces a text, but allows any token.
+    #[derive(Clone)]
+    struct Forcing(&'static str);
+
+    impl Constraint for Forcing {
+        fn allows(&mut self, _token: Token) -> bool {
+            true
+        }
+
+        fn mask(&mut self, _logits: &mut [f32]) {}
+
+        fn accept(&mut self, _token: Token) {}
+
+        fn copy(&self) -> Box<dyn Constraint> {
+            Box::new(self.clone())
+        }
+
+        fn forced_text(&mut self, _spacing: &Spacing, _max_bytes: usize) -> Vec<u8> {
+            self.0.as_bytes().to_vec()
+        }
+    }
+
+    /// Creates a constrained sequence after its prompt.
+    fn constrained(prompt: &str, runner: &FakeRunner) -> Sequence {
+        let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = test_stream(0, 1);
+        let request = Request::new(Prompt::from_tokens(tokens_of(prompt)), 0);
+        let token_strings = runner.token_strings();
+        let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);
+        let group = RequestGroup::new(0, vec![(0, request, sampler)], Arc::new(sender), permit);
+        let mut sequence = Sequence::new(&group, 0, 100, &token_strings, Instant::now());
+        sequence.constraint = Some(Box::new(Forcing("x:")));
+        sequence
+    }
+
+    /// Returns the source of the draft after `prompt`, which repeats a part of itself.
+    fn proposal(prompt: &str) -> (DraftSource, Vec<Token>) {
+        let (runner, _) = FakeRunner::new(100, 1);
+        let mut sequence = constrained(prompt, &runner);
+        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
+        let n_prompt = sequence.n_prompt;
+        drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &runner);
+        let proposal = drafts.propose(&mut sequence, 2, &mut index, &runner);
+        (proposal.source, proposal.tokens)
+    }
+
+    #[test]
+    fn a_long_match_is_preferred_to_what_a_constraint_forces() {
+        assert_eq!(proposal("abcd12, abcd"), (DraftSource::Text, tokens_of("12")));
+        assert_eq!(proposal("abcd12, bcd"), (DraftSource::Constraint, tokens_of("x:")));
+        assert_eq!(proposal("abcd"), (DraftSource::Constraint, tokens_of("x:")));
+    }
+
+    #[test]
+    fn a_constraint_whose_drafts_failed_is_drafted_from_again_once_they_would_hold() {
+        let (runner, _) = FakeRunner::new(100, 1);
+        let mut sequence = constrained("a", &runner);
+        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
+        let mut share_after = |sampled: &str| {
+            drafts.propose(&mut sequence, 2, &mut index, &runner);
+            sequence.tokens.push(tokens_of(sampled)[0]);
+            sequence.n_predicted += 1;
+            drafts.index_tokens(&sequence, 0, 100, &mut index, &runner);
+            drafts.acceptance[DraftSource::Constraint as usize].survival(0, 1)[0]
+        };
+        // No token comes twice, so that no text is matched.
+        let failed = "bcdefghijklmnop".split("").filter(|token| !token.is_empty()).map(&mut share_after).last();
+        let held = ["x"; 4].map(&mut share_after)[3];
+        assert!(failed < Some(0.3) && Some(held) > failed.map(|failed| 1.5 * failed), "{failed:?} {held:?}");
     }
 }
