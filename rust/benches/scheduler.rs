@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, TokenGap};
+use weft::config::{Checkpoints, Limits, SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap};
 use weft::engine::Engine;
 use weft::engine::runner::{KvSeqId, Plan, Row, Runner};
 use weft::fake_runner::FakeRunner;
@@ -60,6 +60,7 @@ fn time_worker(n: u32) -> Duration {
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
+        speculation: SpeculationMode::Off,
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))
         .expect("an engine without a model starts");

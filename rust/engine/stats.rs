@@ -73,6 +73,8 @@ pub struct SpeculationStats {
     pub by_source: [DraftStats; DraftSource::ALL.len()],
     /// Accepted tokens by their position in the draft; the last one counts all further positions.
     pub n_accepted_at: [u64; N_DRAFT_POSITIONS],
+    /// Size of the index of texts.
+    pub n_index_bytes: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

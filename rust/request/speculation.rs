@@ -51,7 +51,8 @@ mod tests {
         for error_rate in [0.0, 0.1, 0.5, 1.0] {
             let replay = Replay { branches: vec![Vec::new(), recorded.clone()], error_rate, seed: 7, is_forced: true };
             let n_wrong = replay.tokens(1, 0).zip(&recorded).filter(|(drafted, token)| drafted != *token).count();
-            assert!((n_wrong as f64 / 10_000.0 - error_rate).abs() < 0.02, "{n_wrong} at a rate of {error_rate}");
+            let n_wrong = u32::try_from(n_wrong).unwrap();
+            assert!((f64::from(n_wrong) / 10_000.0 - error_rate).abs() < 0.02, "{n_wrong} at a rate of {error_rate}");
             assert!(replay.tokens(1, 40).eq(replay.tokens(1, 0).skip(40)), "an error does not depend on where a draft starts");
             assert_eq!((replay.tokens(0, 0).count(), replay.tokens(2, 0).count()), (0, 0));
         }

@@ -35,23 +35,27 @@ const MAX_IDLE_STEPS: u64 = 2_000;
 /// Maximum time without a step: much longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 
-    fn number(&mut self, n: u32) -> u32 {
+    pub(super) fn number(&mut self, n: u32) -> u32 {
         u32::try_from(self.below(n.into())).unwrap()
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(super) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[usize::try_from(self.below(choices.len() as u64)).unwrap()].clone()
     }
 }
@@ -804,7 +808,7 @@ fn report(failure: &str) {
     eprintln!("{failure}");
 }
 
-fn number_of(name: &str) -> Option<u64> {
+pub(super) fn number_of(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
@@ -812,7 +816,7 @@ fn number_of(name: &str) -> Option<u64> {
 fn fuzz_results_do_not_depend_on_load_and_nothing_stops_the_engine() {
     let (first, n_rounds) = (number_of("WEFT_FUZZ_SEED").unwrap_or(1), number_of("WEFT_FUZZ_ROUNDS").unwrap_or(N_ROUNDS));
     for seed in first..first + n_rounds {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut dice = Dice::new(seed);
         let setup = Setup::new(&mut dice);
         let ops = operations(&mut dice, &setup);
         if let Err(error) = outcome(&setup, &ops) {

@@ -14,7 +14,7 @@ fn every_byte_of_a_small_file_affects_its_identity() {
     let mut identities = Vec::new();
     let mut identity_of = |tensors: &[u8]| {
         fs::write(&path, [&header[..], tensors].concat()).expect("the folder is writable");
-        let files = ModelFiles::of(&path, 1).expect("the file exists");
+        let files = ModelFiles::open(&path, 1).expect("the file exists");
         identities.push(files.identity().expect("the file can be read"));
     };
     let large = vec![7; 1 << 20];
@@ -38,7 +38,7 @@ fn every_byte_of_a_small_file_affects_its_identity() {
 #[test]
 fn a_replaced_file_has_no_identity() {
     let path = write_hollow("replaced", "llama");
-    let [used, unused] = [0, 1].map(|_| ModelFiles::of(&path, 1).expect("the file exists"));
+    let [used, unused] = [0, 1].map(|_| ModelFiles::open(&path, 1).expect("the file exists"));
     let identity = used.identity().expect("the file can be read");
     let longer = [&fs::read(&path).expect("the file exists")[..], &[0]].concat();
     fs::write(&path, longer).expect("the folder is writable");
@@ -59,7 +59,7 @@ fn every_tensor_of_a_large_file_affects_its_identity() {
     content.resize(content.len() + (32 << 20), 0);
     let identity_of = |content: &[u8]| {
         fs::write(&path, content).expect("the folder is writable");
-        ModelFiles::of(&path, 1).expect("the file exists").hash(0).expect("the file can be read")
+        ModelFiles::open(&path, 1).expect("the file exists").hash(0).expect("the file can be read")
     };
     let identity = identity_of(&content);
     assert_eq!(identity_of(&content), identity);

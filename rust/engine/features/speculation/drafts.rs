@@ -105,12 +105,12 @@ impl SequenceDrafts {
         let n_known = if *n_predicted > 0 { n_all } else { n_held };
         let start = self.n_indexed.max(n_shifted);
         let end = n_known.min(start.saturating_add(n_most)).max(start);
-        for (position, token) in (start..).zip(tokens.of(start - n_shifted..end - n_shifted)) {
-            let prediction = index.push(cursor, token);
-            if position < *n_prompt {
-                continue;
-            }
-            if let Some(prediction) = prediction {
+        let n_of_prompt = end.min(*n_prompt).max(start);
+        for part in tokens.slices(start - n_shifted..n_of_prompt - n_shifted) {
+            index.extend(cursor, part);
+        }
+        for token in tokens.of(n_of_prompt - n_shifted..end - n_shifted) {
+            if let Some(prediction) = index.push(cursor, token) {
                 self.acceptance[DraftSource::Text as usize].observe(prediction.n_matched, prediction.is_correct);
             }
             // Without this, a constraint whose drafts failed would never be drafted from again.

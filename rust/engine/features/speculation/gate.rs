@@ -55,10 +55,6 @@ pub(crate) struct CostTable {
 }
 
 impl CostTable {
-    pub(crate) const fn new() -> Self {
-        Self { costs_s: [0.0; N_COSTS], variances: [0.0; N_COSTS] }
-    }
-
     /// Returns the mean seconds of a step; 0 until one was measured. Monotonic in rows and cells.
     pub(crate) fn step_s(&self, load: StepLoad) -> f64 {
         units(load).iter().zip(&self.costs_s).map(|(unit, cost_s)| unit * cost_s).sum()
@@ -281,7 +277,7 @@ mod tests {
 
     /// A table that has measured each number of rows up to 64 often.
     fn table(step_s: fn(u32) -> f64) -> CostTable {
-        let mut table = CostTable::new();
+        let mut table = CostTable::default();
         for nth in 0..6_400 {
             let n_rows = 1 + nth * 37 % 64;
             table.observe(load(n_rows), step_s(n_rows));
@@ -314,7 +310,7 @@ mod tests {
     fn the_table_separates_rows_from_cells() {
         let true_s = |n_rows: u32, n_cells: u32| measured_s(n_rows) + 1e-7 * f64::from(n_rows * n_cells);
         let load = |n_rows: u32, n_cells: u32| StepLoad { n_rows, n_row_cells: (n_rows * n_cells).into() };
-        let mut table = CostTable::new();
+        let mut table = CostTable::default();
         let mut uniform = uniforms(1);
         for _ in 0..4_000 {
             let n_cells = (uniform() * 16_384.0) as u32;
@@ -344,7 +340,7 @@ mod tests {
     fn random_measurements_keep_costs_finite_and_monotonic() {
         let mut uniform = uniforms(2);
         for _ in 0..50 {
-            let mut table = CostTable::new();
+            let mut table = CostTable::default();
             for _ in 0..500 {
                 let n_rows = (10_000.0 * uniform().powi(6)) as u32;
                 let n_row_cells = (1e7 * uniform().powi(4)) as u64;
@@ -377,7 +373,7 @@ mod tests {
     #[test]
     fn nothing_is_drafted_before_a_step_was_measured_nor_where_nothing_is_gained() {
         let of = |survival: f64| [candidate(vec![survival; 8])];
-        assert_eq!(choose_lengths(&of(1.0), &CostTable::new(), &limits(1, 8)), [0]);
+        assert_eq!(choose_lengths(&of(1.0), &CostTable::default(), &limits(1, 8)), [0]);
         assert_eq!(choose_lengths(&of(1.0), &table(linear_s), &limits(1, 8)), [0]);
         assert_eq!(choose_lengths(&of(1.0), &table(measured_s), &limits(1, 5)), [5]);
         assert_eq!(choose_lengths(&of(0.02), &table(measured_s), &limits(1, 8)), [0]);
@@ -447,10 +443,9 @@ mod tests {
     }
 
     fn table_of_slopes(uniform: &mut impl FnMut() -> f64) -> CostTable {
-        let mut table = CostTable::new();
-        table.costs_s = [0.0; N_COSTS].map(|_| uniform().powi(2) * 0.01);
-        table.costs_s[0] = 0.01;
-        table
+        let mut costs_s = [0.0; N_COSTS].map(|_| uniform().powi(2) * 0.01);
+        costs_s[0] = 0.01;
+        CostTable { costs_s, ..CostTable::default() }
     }
 
     /// Returns the emitted tokens per second of each sequence over 1,500 steps. Its predictions are correct with a probability of
@@ -458,7 +453,7 @@ mod tests {
     fn simulate(shares: &[f64], step_s: fn(u32) -> f64, fixed: Option<usize>) -> Vec<f64> {
         let mut uniform = uniforms(1);
         let n = u32::try_from(shares.len()).unwrap();
-        let mut costs = CostTable::new();
+        let mut costs = CostTable::default();
         let mut acceptances = vec![Acceptance::of_text(); shares.len()];
         let mut slacks = vec![RateSlack::default(); shares.len()];
         let (mut n_emitted, mut total_s) = (vec![0.0; shares.len()], 0.0);

@@ -90,6 +90,8 @@ fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<
             proposals.push((key, proposal));
         }
     }
+    let Speculator { index, stats, .. } = &mut scheduler.features_mut().speculation;
+    stats.n_index_bytes = index.as_ref().map_or(0, TextIndex::n_bytes);
     proposals
 }
 

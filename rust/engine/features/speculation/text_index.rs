@@ -104,11 +104,6 @@ pub(crate) struct Prediction {
 }
 
 impl MatchCursor {
-    /// Returns a cursor for a sequence that continues this one from here on, such as a branch of a prompt.
-    pub(crate) fn fork(&self) -> Self {
-        Self { owner: self.owner.clone(), seed: self.seed, recent: self.recent.clone(), text: None, found: self.found }
-    }
-
     /// Returns the length of the current match in tokens, at most [`MAX_MATCHED`]; 0 without a match.
     pub(crate) fn n_matched(&self) -> usize {
         self.found.map_or(0, |found| found.n_matched)
@@ -342,7 +337,6 @@ fn n_common_at_end(a: &[Token], b: &[Token]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::draw::rng::Mt19937;
 
     const MIB: usize = 1 << 20;
 
@@ -367,6 +361,13 @@ mod tests {
     fn draft_after(index: &mut TextIndex, owner: &Owner, context: &[Token], n_max: usize) -> Vec<Token> {
         let cursor = index.cursor(owner.clone(), context);
         draft(index, &cursor, n_max)
+    }
+
+    impl MatchCursor {
+        /// Returns a cursor for a sequence that continues this one.
+        fn fork(&self) -> Self {
+            Self { owner: self.owner.clone(), seed: self.seed, recent: self.recent.clone(), text: None, found: self.found }
+        }
     }
 
     impl TextIndex {
@@ -483,9 +484,12 @@ mod tests {
 
     #[test]
     fn random_texts_of_two_owners_keep_the_bounds_and_the_isolation() {
-        for (seed, max_bytes) in [(1, 20_000), (2, 60_000), (3, 400_000)] {
-            let mut random = Mt19937::new(seed);
-            let mut below = |n: u32| random.next_u32() % n;
+        for (seed, max_bytes) in [(1_u32, 20_000), (2, 60_000), (3, 400_000)] {
+            let mut state = u64::from(seed);
+            let mut below = |n: u32| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                u32::try_from((state >> 33) % u64::from(n)).unwrap()
+            };
             let mut index = TextIndex::new(max_bytes, u64::from(seed));
             let owners = [None, Some("a".into())];
             // Tokens below 2 are common, the others belong to one owner.
