@@ -19,6 +19,7 @@ __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "Rop
 MAX_SLOTS = 254
 MAX_THREADS = 512
 MAX_NUMBER = 2**31 - 1
+MAX_DRAFT = 64
 MAX_IMAGE_TOKENS = 65_536
 MAX_TOKENS = MAX_NUMBER // 256 * 256
 
@@ -53,6 +54,8 @@ OTHER_NAMES = {
     "tensor_buft_overrides": "tensor_overrides",
     "kv_offload": "offload_kqv",
     "cpu_strict": "strict_cpu",
+    "spec_type": "speculation",
+    "spec_draft_n_max": "max_draft",
 }
 """Names of settings on the command line and in other bindings. An error message suggests the name that is used here."""
 
@@ -179,6 +182,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         FieldMeta("minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends", 1, MAX_NUMBER),
     ] = 48
+    speculation: Annotated[
+        Literal["auto", "on", "off"],
+        "speculative decoding: draft likely tokens from earlier text and from constraints, and verify several in one step. auto"
+        " uses it where the generated text stays the same, bit by bit (`Engine.is_repeatable`), on wherever the model allows it,"
+        " off never",
+    ] = "auto"
+    max_draft: Annotated[int, FieldMeta("maximum drafted tokens of a sequence in one step", 0, MAX_DRAFT)] = 16
+    min_draft_match: Annotated[
+        int,
+        FieldMeta(
+            "number of last tokens that must occur in an earlier text before a draft continues it; lengths above 32 count as 32",
+            1,
+            1024,
+        ),
+    ] = 2
     use_mmap: Annotated[bool, "memory-map the model file instead of reading it"] = True
     use_mlock: Annotated[bool, "lock the weights in memory, so that they are never swapped out"] = False
     direct_io: Annotated[
@@ -408,6 +426,9 @@ class EngineOptions(TypedDict, total=False):
     max_token_gap_ms: float | None
     ctx_checkpoints: int
     checkpoint_min_step: int
+    speculation: Literal["auto", "on", "off"]
+    max_draft: int
+    min_draft_match: int
     use_mmap: bool
     use_mlock: bool
     direct_io: bool

@@ -101,6 +101,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     ]
     prompt_ms: Annotated[float, "milliseconds from the start in a slot to the first token"]
     predicted_ms: Annotated[float, "milliseconds from the first token to the last"]
+    n_drafted: Annotated[int, "tokens that speculative decoding drafted for this branch"] = 0
+    n_draft_accepted: Annotated[int, "drafted tokens that were generated"] = 0
 
     @property
     def n_prompt(self) -> int:

@@ -109,6 +109,19 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         "most one, applies from its last invocation in the prompt, and shares the tokens before that with the base model; "
         "without an invocation it is off",
     ] = None
+    max_draft: Annotated[
+        int | None,
+        FieldMeta(
+            "maximum drafted tokens of a completion in one step of speculative decoding, 0 to 64; 0 disables it, and None is the"
+            " engine's `max_draft`. Drafts never change the text where `Engine.is_repeatable` is True",
+            0,
+            64,
+        ),
+    ] = None
+    prediction: Annotated[
+        str | Sequence[int] | None,
+        "text or token ids that the completions probably repeat, such as a file to be edited: drafts are taken from it",
+    ] = None
     use_cache: Annotated[bool, "reuse cached tokens of the prompt; False computes all of it"] = True
     prompt_logprobs: Annotated[
         int | None,

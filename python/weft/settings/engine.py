@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from operator import add
 from typing import Any
 
-from weft.config import MAX_THREADS, EngineConfig
+from weft.config import MAX_DRAFT, MAX_THREADS, EngineConfig
 from weft.sampling_fields import SAMPLERS, samplers_of_letters, samplers_of_names
 from weft.settings.flags import FlagAlias, field_parser
 from weft.settings.values import (
@@ -124,6 +124,33 @@ def _is_negative(text: str) -> bool:
     return number()(text) < 0
 
 
+_OF_TEXT = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+_OF_MODELS = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+
+
+def _speculation(names: str) -> str:
+    """Parses llama-server's types of speculative decoding. All types of text select the same index."""
+    types = items(names)
+    if model := next((each for each in types if each in _OF_MODELS), None):
+        raise ValueError(f"{model!r} needs a draft model, which is not supported; use one of {', '.join(_OF_TEXT)}")
+    kinds = {"none": "off", "auto": "auto", **dict.fromkeys(_OF_TEXT, "on")}
+    modes = {one_of(*kinds)(each) and kinds[each] for each in types} - {"off"}
+    return "off" if not modes else "on" if "on" in modes else "auto"
+
+
+_MAPS = ("simple", "map-k", "map-k4v")
+_DRAFT_LENGTHS = (
+    *("--draft", "--draft-n", "--draft-max", "--spec-ngram-mod-n-max", "--spec-ngram-size-m"),
+    *(f"--spec-ngram-{each}-size-m" for each in _MAPS),
+)
+_MATCH_LENGTHS = ("--spec-ngram-size-n", *(f"--spec-ngram-{each}-size-n" for each in _MAPS))
+
+
+def _draft_length(text: str) -> int:
+    """Parses a number of drafted tokens, for which llama-server has a higher bound."""
+    return min(whole(0, 1024)(text), MAX_DRAFT)
+
+
 _frequency_scale = _of("rope_freq_scale")
 _tokens = unset_at(0, _of("n_ctx"), "leaves it to the model")
 _threads = unset_below(1, _of("n_threads"), "or less is as many as suit the machine")
@@ -173,6 +200,9 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     "n_threads_batch": {"parse": _threads},
     "flash_attention": {"parse": on_off_auto},
     "max_token_gap_ms": {"parse": number(above=0)},
+    "speculation": {"parse": _speculation},
+    "max_draft": {"parse": _draft_length, "also": (FlagAlias(_DRAFT_LENGTHS, _draft_length, env="LLAMA_ARG_DRAFT_MAX"),)},
+    "min_draft_match": {"also": (FlagAlias(_MATCH_LENGTHS, _of("min_draft_match")),)},
     "cpus": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Cr", "--cpu-range"), _range),)},
     "cpus_batch": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Crb", "--cpu-range-batch"), _range),)},
     "pooling": {"also": (FlagAlias((), lambda text: "rank" if boolean(text) else None, env="LLAMA_ARG_RERANKING"),)},

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from weft import EmbeddingStats, Histogram, MediaStats, Stats
+from weft import EmbeddingStats, Histogram, MediaStats, SpeculationStats, Stats
 from weft.server.executor import Purpose
 from weft.server.inference.usage_counters import UsageCounters
 from weft.server.service import Service
@@ -18,8 +18,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4"
 
 STAGES = ("receive", "admit", "plan", "decode", "sample", "detokenize", "publish", "offload", "reload")
 """Stages of a step in `StepTimes`."""
-
-_SPECULATION = (("drafts", "Drafts"), ("draft_tokens", "Drafted tokens"), ("accepted_tokens", "Accepted drafted tokens"))
 
 LONGEST = "llamacpp:n_tokens_max"
 """A maximum, which llama-server exposes as a counter without the suffix of counters."""
@@ -55,9 +53,7 @@ def collect(service: Service) -> list[Metric]:
         {str(reason): n for reason, n in service.refusals.counts.items()},
         label="reason",
     )
-    # Speculative decoding does not exist, but dashboards for llama-server divide by its counters.
-    speculation = [counter(f"llamacpp:spec_decode_num_{name}_total", f"{about}; always 0.", 0) for name, about in _SPECULATION]
-    return [*engine, *of_branches(service.usage_counters), *speculation, refused]
+    return [*engine, *of_branches(service.usage_counters), refused]
 
 
 def of_engine(service: Service) -> list[Metric]:
@@ -69,6 +65,7 @@ def of_engine(service: Service) -> list[Metric]:
         *_llamacpp_metrics(stats),
         *_histograms(stats),
         *_prompts(stats),
+        *_speculation(stats.speculation),
         counter("weft:adapter_changes_total", "Decodes with other adapters than the previous one.", stats.n_adapter_changes),
         gauge("weft:adapter_bytes", "Size of all loaded adapters, in bytes.", sum(each.n_bytes for each in engine.adapters)),
         *_device_cache(stats),
@@ -204,6 +201,42 @@ def _prompts(stats: Stats) -> list[Metric]:
         ),
         counter("weft:branch_tokens_shared_total", "Prompt tokens that these branches reused.", branches.n_shared),
         counter("weft:preemptions_total", "Branches preempted by a more senior one.", stats.n_preempted),
+    ]
+
+
+def _speculation(stats: SpeculationStats) -> list[Metric]:
+    sources = stats.sources
+    positions = {str(position): n for position, n in enumerate(stats.n_accepted_at)}
+    return [
+        counter(
+            "llamacpp:spec_decode_num_drafts_total", "Drafts that were verified.", sum(each.n_drafts for each in sources.values())
+        ),
+        counter(
+            "llamacpp:spec_decode_num_draft_tokens_total", "Drafted tokens.", sum(each.n_drafted for each in sources.values())
+        ),
+        counter(
+            "llamacpp:spec_decode_num_accepted_tokens_total",
+            "Drafted tokens that were generated.",
+            sum(each.n_accepted for each in sources.values()),
+        ),
+        counter(
+            "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+            "Drafted tokens that were generated, by position in the draft; the last position counts all further ones.",
+            positions,
+            label="position",
+        ),
+        counter(
+            "weft:draft_tokens_total",
+            "Drafted tokens by source.",
+            {source: each.n_drafted for source, each in sources.items()},
+            label="source",
+        ),
+        counter(
+            "weft:draft_tokens_accepted_total",
+            "Drafted tokens that were generated, by source.",
+            {source: each.n_accepted for source, each in sources.items()},
+            label="source",
+        ),
     ]
 
 

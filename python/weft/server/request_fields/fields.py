@@ -94,6 +94,10 @@ class CompletionFields(SamplingFields, kw_only=True):
     max_token_gap_ms: float | None = None
     """Maximum pause of the stream while other prompts are computed, in milliseconds, 1 to 60,000; values up to 0 select the
     server's."""
+    speculative_n_max: int | None = msgspec.field(default=None, name="speculative.n_max")
+    """Maximum drafted tokens per step, 0 to 64; 0 disables speculative decoding, values below 0 select the server's."""
+    speculative_type: str | None = msgspec.field(default=None, name="speculative.type")
+    """`none` disables speculative decoding; any other name selects the server's type."""
     t_max_predict_ms: float | None = None
     """Time limit from the first token on, in milliseconds, after which a completion ends at the next line; values up to 0 disable
     it."""

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequestError, Request
+from weft.config import MAX_DRAFT
 from weft.request.internal import InternalRequest
 from weft.sampling_fields import parameter_meta
 from weft.server.inference.submission import BranchSubmission, Submission, each_branch
@@ -163,6 +164,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         # The engine applies the server's default, so None must be preserved.
         max_token_gap_ms=None if gap_ms is None or gap_ms <= 0 else gap_ms,
         max_predict_ms=_max_predict_ms(body),
+        max_draft=_max_draft(body),
         explain_cache=body.explain_cache is True,
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # Only streams can report progress.
@@ -218,6 +220,12 @@ def _max_predict_ms(body: CompletionFields) -> float | None:
     if ms is not None and not math.isfinite(ms):
         raise InvalidRequestError("t_max_predict_ms", f"t_max_predict_ms is {ms}; it must be a finite number")
     return None if ms is None or ms <= 0 else min(ms, float(MAX_LIMIT))
+
+
+def _max_draft(body: CompletionFields) -> int | None:
+    if body.speculative_type == "none":
+        return 0
+    return None if body.speculative_n_max is None or body.speculative_n_max < 0 else min(body.speculative_n_max, MAX_DRAFT)
 
 
 def _at_least(low: int, name: str, value: int) -> None:

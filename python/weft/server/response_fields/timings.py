@@ -11,7 +11,7 @@ class Timings(msgspec.Struct):
     """Tokens, milliseconds, and tokens per second.
 
     `cache_n` prompt tokens were cached, and `prompt_n` were computed. Generation is timed from the first token to the last, so
-    its rates exclude the first token.
+    its rates exclude the first token. `draft_n` tokens were drafted by speculative decoding; it is left out if there are none.
     """
 
     cache_n: int
@@ -23,6 +23,8 @@ class Timings(msgspec.Struct):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int | msgspec.UnsetType = msgspec.UNSET
+    draft_n_accepted: int | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(
@@ -44,7 +46,7 @@ class Timings(msgspec.Struct):
 
 def timings(usages: Sequence[Usage]) -> Timings:
     """Returns the timings of a branch, or sums over several with the rates of the sums."""
-    return Timings.of(
+    result = Timings.of(
         cache_n=sum(usage.n_cached for usage in usages),
         prompt_n=sum(usage.n_computed for usage in usages),
         prompt_ms=sum((usage.prompt_ms for usage in usages), 0.0),
@@ -52,6 +54,9 @@ def timings(usages: Sequence[Usage]) -> Timings:
         predicted_ms=sum((usage.predicted_ms for usage in usages), 0.0),
         n_steps=sum(max(usage.n_predicted - 1, 0) for usage in usages),
     )
+    if n_drafted := sum(usage.n_drafted for usage in usages):
+        result.draft_n, result.draft_n_accepted = n_drafted, sum(usage.n_draft_accepted for usage in usages)
+    return result
 
 
 def _ratio(amount: float, per: float) -> float:
