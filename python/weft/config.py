@@ -196,7 +196,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             1,
             1024,
         ),
-    ] = 2
+    ] = 1
     use_mmap: Annotated[bool, "memory-map the model file instead of reading it"] = True
     use_mlock: Annotated[bool, "lock the weights in memory, so that they are never swapped out"] = False
     direct_io: Annotated[

@@ -198,7 +198,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
-        speculation: SpeculationMode::Off,
+        speculation: SpeculationMode::Off.into(),
     };
     let runner = Weightless::new(decode, decodes.clone());
     Engine::start(limits, move || Ok(runner)).expect("an engine without a model starts")

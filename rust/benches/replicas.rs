@@ -96,7 +96,7 @@ fn limits(n_slots: u32, n_cells: u32, max_host_cache_bytes: u64) -> Limits {
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
-        speculation: SpeculationMode::Off,
+        speculation: SpeculationMode::Off.into(),
         checkpoints: Checkpoints::NONE,
     }
 }

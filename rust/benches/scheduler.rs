@@ -60,7 +60,7 @@ fn time_worker(n: u32) -> Duration {
         max_token_gap: TokenGap::Auto,
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
-        speculation: SpeculationMode::Off,
+        speculation: SpeculationMode::Off.into(),
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))
         .expect("an engine without a model starts");

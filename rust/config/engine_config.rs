@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{KernelChoice, Pooling, RopeConfig, SpeculationMode, Threads, named_variants, with_defaults};
+use super::{KernelChoice, Pooling, RopeConfig, SpeculationConfig, Threads, named_variants, with_defaults};
 
 named_variants! {
     pub enum FlashAttention {
@@ -88,7 +88,7 @@ with_defaults! {
         pub max_queue: u32 = 1024,
         pub max_token_gap: TokenGap = TokenGap::Auto,
         pub checkpoints: Checkpoints = Checkpoints::default(),
-        pub speculation: SpeculationMode = SpeculationMode::Auto,
+        pub speculation: SpeculationConfig = SpeculationConfig::default(),
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::compute::DEFAULT_UBATCH;
 use super::{
     CacheRam, Checkpoints, DEFAULT_SLOTS, EngineConfig, Grouping, HardwareInfo, KvType, MIN_CHUNK, ModelInfo, Named,
-    SLOW_CONSUMER_TIMEOUT, SpeculationMode, TokenGap, reject,
+    SLOW_CONSUMER_TIMEOUT, SpeculationConfig, TokenGap, reject,
 };
 use crate::error::Result;
+use crate::request::MAX_DRAFT;
 
 /// Maximum number of sequence ids: llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
@@ -47,7 +48,7 @@ pub struct Limits {
     /// Time after which a stream whose consumer reads nothing ends with
     /// [`Error::SlowConsumer`](crate::error::Error::SlowConsumer).
     pub slow_consumer_timeout: Duration,
-    pub speculation: SpeculationMode,
+    pub speculation: SpeculationConfig,
 }
 
 impl Limits {
@@ -106,7 +107,7 @@ impl Limits {
     }
 
     pub(crate) fn validate(&self) -> Result<()> {
-        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, .. } = *self;
+        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, checkpoints, speculation, .. } = *self;
         let rules = [
             ("n_slots", n_slots > 0, "n_slots is 0; it must be at least 1".to_owned()),
             ("n_ctx", (2..=n_ctx).contains(&n_ctx_slot), format!("n_ctx_slot is {n_ctx_slot}; it must be 2 to n_ctx, {n_ctx}")),
@@ -118,6 +119,11 @@ impl Limits {
             ),
             ("n_slots", n_outputs >= n_slots, format!("n_outputs is {n_outputs}; it must be at least n_slots, {n_slots}")),
             ("checkpoint_min_step", checkpoints.min_step > 0, "checkpoint_min_step is 0; it must be at least 1".to_owned()),
+            (
+                "max_draft",
+                speculation.max_draft <= MAX_DRAFT,
+                format!("max_draft is {}; it must be at most {MAX_DRAFT}", speculation.max_draft),
+            ),
             ("max_queue", max_queue > 0, "max_queue is 0; it must be at least 1".to_owned()),
         ];
         match rules.into_iter().find(|(_, holds, _)| !holds) {

@@ -44,7 +44,7 @@ pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
 pub use resolve::{HardwareInfo, ModelInfo, ResolvedConfig, TunedSettings};
 pub use rope::{RopeConfig, RopeScaling};
-pub use speculation::SpeculationMode;
+pub use speculation::{SpeculationConfig, SpeculationMode};
 pub use threads::{ThreadPriority, Threads};
 pub use weights::{LoadFacts, WeightLayout};
 

@@ -102,6 +102,15 @@ pub enum DraftSource {
 
 impl DraftSource {
     pub const ALL: [Self; 3] = [Self::Text, Self::Constraint, Self::Replay];
+
+    /// Returns the label of its metrics; `None` for tests and benchmarks.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Text => Some("text"),
+            Self::Constraint => Some("constraint"),
+            Self::Replay => None,
+        }
+    }
 }
 
 /// Metrics of the host cache. Tokens are counted since the start.

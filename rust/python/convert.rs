@@ -18,7 +18,9 @@ use super::output_rules::{self, OutputRules};
 use crate::config::Named;
 use crate::error::Result;
 use crate::llama::Model;
-use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Token};
+use crate::request::{
+    ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Speculation, Token,
+};
 
 pub(super) enum PromptInput {
     Text(TextInput),
@@ -56,6 +58,7 @@ impl PromptInput {
 /// A request without its prompt.
 pub(super) struct RequestInput {
     suffix: Option<PromptInput>,
+    prediction: Option<PromptInput>,
     request: Request,
     constraint_input: Option<OutputConstraint>,
     output_rules: OutputRules,
@@ -69,8 +72,10 @@ impl RequestInput {
         model: &Model,
         constraints: &mut Constraints,
     ) -> Result<Request> {
-        let Self { suffix, request, constraint_input, output_rules } = self;
-        let suffix = suffix.map_or(Ok(Vec::new()), |suffix| suffix.read_continuation(parses_special, model))?;
+        let Self { suffix, prediction, mut request, constraint_input, output_rules } = self;
+        let read = |input: Option<PromptInput>| input.map_or(Ok(Vec::new()), |it| it.read_continuation(parses_special, model));
+        let suffix = read(suffix)?;
+        request.speculation.prediction = read(prediction)?.into();
         let constraint = constraint_input.map(|constraint_input| constraints.read(constraint_input, model)).transpose()?;
         let context_shift = request.context_shift.map(|shift| keep_bos(shift, model));
         output_rules.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
@@ -208,6 +213,10 @@ pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestI
         explains_cache: request_field!(object, "explain_cache", SWITCH),
         owner: owner.as_deref().map(Into::into),
         system_end,
+        speculation: Speculation {
+            max_draft: request_field!(object, "max_draft", "an integer from 0 to 64"),
+            ..Speculation::default()
+        },
         slot: read_slot(&get(intern!(py, "slot"))?)?,
         ..Request::default()
     };
@@ -224,7 +233,8 @@ pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestI
         };
     let output_rules = output_rules::read_output_rules(object, constraint_input.is_some())?;
     let suffix = read_text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
-    Ok(RequestInput { suffix, request, constraint_input, output_rules })
+    let prediction = read_text_or_tokens("prediction", &get(intern!(py, "prediction"))?)?;
+    Ok(RequestInput { suffix, prediction, request, constraint_input, output_rules })
 }
 
 /// Converts the value of the parameter `name`, which must be `what`.

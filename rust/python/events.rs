@@ -82,8 +82,17 @@ fn finished_to_python(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyA
         FinishReason::Length | FinishReason::ContextFull => (intern!(py, "length"), py.None().into_bound(py)),
         FinishReason::Cancelled => (intern!(py, "cancelled"), py.None().into_bound(py)),
     };
-    let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms, .. } = usage;
-    let usage = class!(py, "Usage").call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
+    let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms, n_drafted, n_draft_accepted } = usage;
+    let usage = class!(py, "Usage").call1((
+        n_computed,
+        n_cached,
+        n_predicted,
+        n_held,
+        prompt_ms,
+        predicted_ms,
+        n_drafted,
+        n_draft_accepted,
+    ))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
     let explanation = explanation.map(|explanation| explanation_to_python(py, *explanation)).transpose()?;
     let text = text.as_str();

@@ -59,7 +59,10 @@ mod native {
         model::PyModel,
         prefix::{PyPrefix, PySavedPrefix},
         settings::{devices, schema_grammar},
-        stats::{PyBranchStats, PyHistogram, PyHostCacheStats, PyRecentStep, PyRequestHistograms, PySlot, PyStats, PyStepTimes},
+        stats::{
+            PyBranchStats, PyDraftStats, PyHistogram, PyHostCacheStats, PyRecentStep, PyRequestHistograms, PySlot,
+            PySpeculationStats, PyStats, PyStepTimes,
+        },
         stream::PyStream,
         tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune},
     };

@@ -12,7 +12,7 @@ use super::convert::shorten_repr;
 use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig, ModelConfig, Named,
-    Placement, RopeConfig, SpeculationMode, TensorOverride, ThreadPriority, Threads, TokenGap, TunedSettings,
+    Placement, RopeConfig, SpeculationConfig, TensorOverride, ThreadPriority, Threads, TokenGap, TunedSettings,
 };
 use crate::llama::host::machine;
 
@@ -97,7 +97,11 @@ pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineCo
             n_most: settings.get("ctx_checkpoints", COUNT)?,
             min_step: settings.get("checkpoint_min_step", COUNT)?,
         },
-        speculation: SpeculationMode::Auto,
+        speculation: SpeculationConfig {
+            mode: settings.get_named("speculation")?,
+            max_draft: settings.get("max_draft", COUNT)?,
+            min_match: settings.get("min_draft_match", COUNT)?,
+        },
     })
 }
 

@@ -1,11 +1,15 @@
 //! Metrics of the engine.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
 use super::mirrored_class::mirrored_class;
-use crate::engine::{BranchStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats, Stats, StepTimes};
+use crate::engine::{
+    BranchStats, DraftSource, DraftStats, Histogram, HostCacheStats, RecentStep, RequestHistograms, RunningStats,
+    SpeculationStats, Stats, StepTimes,
+};
 use crate::llama::kernels;
 
 mirrored_class! {
@@ -14,7 +18,7 @@ mirrored_class! {
     PyStats of Stats {
         n_waiting: usize, n_computed: u64, n_cached: u64, n_reloaded: u64, n_awaited: u64, n_predicted: u64, n_decodes: u64,
         n_busy: u64, n_preempted: u64, n_adapter_changes: u64, n_cells_used: usize, n_cells: usize, n_cells_reached: usize,
-        n_cells_idle: usize, n_ids_used: usize, n_ids: usize, n_pinned: usize, n_pinned_bytes: u64, branches: PyBranchStats,
+        n_cells_idle: usize, n_ids_used: usize, n_ids: usize, n_pinned: usize, n_pinned_bytes: u64, branches: PyBranchStats, speculation: PySpeculationStats,
         histograms: PyRequestHistograms, host_cache: PyHostCacheStats, times: PyStepTimes,
     } and {
         slots: Vec<PySlot> = |stats| (0..).zip(&stats.slots).map(|(id, slot)| PySlot::new(id, slot.running.as_ref())).collect(),
@@ -42,6 +46,30 @@ mirrored_class! {
     PyBranchStats of BranchStats { n_started: u64, n_forked: u64, n_cancelled: u64, n_computed: u64, n_shared: u64 }
     shown as "BranchStats(n_started={n_started}, n_forked={n_forked}, n_cancelled={n_cancelled}, n_computed={n_computed}, \
               n_shared={n_shared})"
+}
+
+/// Metrics of speculative decoding.
+#[pyclass(frozen, get_all, module = "weft._native", name = "SpeculationStats")]
+#[derive(Clone)]
+pub(super) struct PySpeculationStats {
+    sources: BTreeMap<&'static str, PyDraftStats>,
+    n_accepted_at: Vec<u64>,
+}
+
+impl From<SpeculationStats> for PySpeculationStats {
+    fn from(stats: SpeculationStats) -> Self {
+        let sources =
+            DraftSource::ALL.iter().filter_map(|&source| Some((source.name()?, stats.by_source[source as usize].into())));
+        Self { sources: sources.collect(), n_accepted_at: stats.n_accepted_at.to_vec() }
+    }
+}
+
+mirrored_class! {
+    /// Metrics of the drafts of one source.
+    #[pyclass(frozen, get_all, module = "weft._native", name = "DraftStats")]
+    #[derive(Clone)]
+    PyDraftStats of DraftStats { n_drafts: u64, n_drafted: u64, n_accepted: u64 }
+    shown as "DraftStats(n_drafts={n_drafts}, n_drafted={n_drafted}, n_accepted={n_accepted})"
 }
 
 mirrored_class! {

@@ -27,7 +27,7 @@ pub use reasoning::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Reasoning};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 pub use spacing::Spacing;
-pub use speculation::{Replay, Speculation};
+pub use speculation::{MAX_DRAFT, Replay, Speculation};
 pub use trigger::Trigger;
 
 use crate::error::{Error, Result};
@@ -322,6 +322,10 @@ impl Request {
             }
         }
         validate_tokens("suffix_prompt", &self.suffix, n_vocab)?;
+        validate_tokens("prediction", self.speculation.prediction.iter(), n_vocab)?;
+        if let Some(n) = self.speculation.max_draft.filter(|&n| n > MAX_DRAFT) {
+            return reject_value("max_draft", n, format_args!("0 to {MAX_DRAFT}"));
+        }
         if self.prompt.n_tokens() == 0 {
             return reject("prompt", "the prompt is empty; it must have at least one token");
         }

@@ -1,12 +1,19 @@
+//! Speculative decoding of one request.
+
 use std::sync::Arc;
 
 use crate::request::Token;
+
+/// Maximum of [`Speculation::max_draft`].
+pub const MAX_DRAFT: u32 = 64;
 
 /// Parameters of speculative decoding for one request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Speculation {
     /// Maximum drafted tokens per step; `None` leaves the number to the engine, 0 turns speculation off.
     pub max_draft: Option<u32>,
+    /// Text that the completions probably repeat, such as a file to be edited; empty if there is none.
+    pub prediction: Arc<[Token]>,
     /// For tests and benchmarks: drafts from recorded texts instead of other sources.
     pub replay: Option<Arc<Replay>>,
 }

@@ -110,7 +110,7 @@ impl Setup {
             n_seq_max: room.n_ids,
             n_ubatch: room.n_ubatch,
             max_host_cache_bytes: if ample { STORE } else { room.max_host_cache_bytes },
-            speculation: if self.speculates && !ample { SpeculationMode::Auto } else { SpeculationMode::Off },
+            speculation: if self.speculates && !ample { SpeculationMode::Auto } else { SpeculationMode::Off }.into(),
             ..limits(room.n_slots, room.n_ctx)
         };
         let kind = MemoryKind { forks: self.forks, n_window: self.n_window, ..MEMORY };

@@ -74,7 +74,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_token_gap: TokenGap::AtMost(Duration::from_secs(3600)),
         checkpoints: Checkpoints::NONE,
         slow_consumer_timeout: SLOW_CONSUMER_TIMEOUT,
-        speculation: SpeculationMode::Off,
+        speculation: SpeculationMode::Off.into(),
     }
 }
 

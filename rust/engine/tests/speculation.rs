@@ -14,14 +14,17 @@ use crate::request::{BeamSearch, ContextShift, Diversity, Dry, Mirostat, Replay,
 const N_ROUNDS: u64 = 12;
 
 fn speculating(limits: Limits) -> Limits {
-    Limits { speculation: SpeculationMode::Auto, ..limits }
+    Limits { speculation: SpeculationMode::Auto.into(), ..limits }
 }
 
 /// Returns `request` with drafts of its own completions, of which a share is wrong.
 fn replaying(request: Request, branches: &[BranchState], error_rate: f64, max_draft: u32) -> Request {
     let branches = branches.iter().map(|branch| branch.tokens.clone()).collect();
     let replay = Replay { branches, error_rate, seed: u64::from(request.seed), is_forced: true };
-    Request { speculation: Speculation { max_draft: Some(max_draft), replay: Some(Arc::new(replay)) }, ..request }
+    Request {
+        speculation: Speculation { max_draft: Some(max_draft), replay: Some(Arc::new(replay)), ..Speculation::default() },
+        ..request
+    }
 }
 
 fn drafts(engine: &Engine) -> DraftStats {
@@ -136,7 +139,7 @@ fn speculation_is_off_where_it_is_not_wanted_or_impossible() {
     assert_eq!(replayed(&start(speculating(limits(2, 1024))).0, 4), 4);
     let memory = |forks, n_window| MemoryKind { forks, n_window, ..MEMORY };
     for memory in [memory(ForkRule::AtEnd, 0), memory(ForkRule::InWindow, 16)] {
-        let limits = Limits { speculation: SpeculationMode::On, ..limits(2, 1024) };
+        let limits = Limits { speculation: SpeculationMode::On.into(), ..limits(2, 1024) };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         assert_eq!(replayed(&engine, 4), 0, "{memory:?}");
     }
@@ -380,7 +383,10 @@ fn speculation_changes_no_event() {
                 let branches = branches.iter().map(|branch| branch.tokens.iter().map(|(token, ..)| *token).collect()).collect();
                 let replay = Replay { branches, error_rate: dice.of(&[0.0, 0.1, 0.2, 0.6]), seed: round, is_forced: true };
                 let max_draft = Some(dice.of(&[1, 4, 8, 20]));
-                Request { speculation: Speculation { max_draft, replay: Some(Arc::new(replay)) }, ..request }
+                Request {
+                    speculation: Speculation { max_draft, replay: Some(Arc::new(replay)), ..Speculation::default() },
+                    ..request
+                }
             })
             .collect();
         for (nth, (found, expected)) in run_all(&engine, &requests).into_iter().zip(expected).enumerate() {

@@ -220,7 +220,7 @@ fn drafts_change_no_token_and_no_bit_of_its_logprobs() {
             kernels: KernelChoice::Weft,
             ..EngineConfig::default()
         };
-        let off = EngineConfig { speculation: SpeculationMode::Off, ..config(1) };
+        let off = EngineConfig { speculation: SpeculationMode::Off.into(), ..config(1) };
         let off = start(model, &off).expect("the model runs");
         let expected: Vec<_> = (0..40).map(|i| drawn(&off, request(model, i))).collect();
         for n_threads in [1, 2] {
@@ -233,7 +233,11 @@ fn drafts_change_no_token_and_no_bit_of_its_logprobs() {
                             let tokens = expected[i as usize].iter().map(|(token, _)| *token).collect();
                             let error_rate = [0.0, 0.2, 0.5][i as usize % 3];
                             let replay = Replay { branches: vec![tokens], error_rate, seed: 1, is_forced: true };
-                            let speculation = Speculation { max_draft: Some(1 + i % 7), replay: Some(Arc::new(replay)) };
+                            let speculation = Speculation {
+                                max_draft: Some(1 + i % 7),
+                                replay: Some(Arc::new(replay)),
+                                ..Speculation::default()
+                            };
                             let found = drawn(&engine, Request { speculation, ..request(model, i) });
                             assert_eq!(found, expected[i as usize], "request {i}");
                         }

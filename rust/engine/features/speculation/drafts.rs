@@ -2,7 +2,7 @@
 
 use crate::engine::features::speculation::forced_tokens::forced_tokens;
 use crate::engine::features::speculation::gate::{Acceptance, RateSlack};
-use crate::engine::features::speculation::text_index::{MatchCursor, TextIndex};
+use crate::engine::features::speculation::text_index::{MAX_MATCHED, MatchCursor, TextIndex};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::running_sequence::Draft;
 use crate::engine::scheduler::sequence::Sequence;
@@ -26,6 +26,9 @@ pub(crate) struct SequenceDrafts {
     /// Number of tokens that the index has, of the prompt and the sampled ones, including those that context shifts dropped.
     n_indexed: u32,
     cursor: Option<MatchCursor>,
+    /// Number of tokens of the request's prediction that the index has.
+    n_prediction: usize,
+    prediction_cursor: Option<MatchCursor>,
     /// White space of the text so far, if a constraint applies to it.
     spacing: Spacing,
     acceptance: [Acceptance; DraftSource::ALL.len()],
@@ -69,6 +72,8 @@ impl Default for SequenceDrafts {
         Self {
             n_indexed: 0,
             cursor: None,
+            n_prediction: 0,
+            prediction_cursor: None,
             spacing: Spacing::default(),
             acceptance,
             source: DraftSource::default(),
@@ -125,6 +130,20 @@ impl SequenceDrafts {
         end - start
     }
 
+    /// Adds at most `n_most` tokens of the request's prediction to the index. Returns their number.
+    pub(crate) fn index_prediction(&mut self, sequence: &Sequence, n_most: u32, index: &mut TextIndex) -> u32 {
+        // The first branch adds it for all branches.
+        let rest = sequence.request.speculation.prediction.get(self.n_prediction..).filter(|_| sequence.index == 0);
+        let part = rest.map_or(&[][..], |rest| &rest[..rest.len().min(n_most as usize)]);
+        if !part.is_empty() {
+            let owner = &sequence.request.owner;
+            let cursor = self.prediction_cursor.get_or_insert_with(|| index.cursor(owner.clone(), &[]));
+            index.extend(cursor, part);
+            self.n_prediction += part.len();
+        }
+        u32::try_from(part.len()).expect("at most n_most")
+    }
+
     /// Counts the tokens that were sampled in the last step, if the sequence was in it.
     pub(crate) fn observe_step(&mut self, sequence: &Sequence, last_step: ExpectedStep) {
         if let Some(n_before) = self.n_predicted.replace(sequence.n_predicted) {
@@ -133,11 +152,12 @@ impl SequenceDrafts {
         }
     }
 
-    /// Returns a draft of at most `n_most` tokens.
+    /// Returns a draft of at most `n_most` tokens. One from text requires a match of `min_match` tokens.
     pub(crate) fn propose(
         &mut self,
         sequence: &mut Sequence,
         n_most: usize,
+        min_match: usize,
         index: &mut TextIndex,
         runner: &impl Runner,
     ) -> Proposal {
@@ -145,6 +165,9 @@ impl SequenceDrafts {
             return Proposal { slack: self.slack, ..Proposal::default() };
         }
         let (source, n_matched, mut tokens) = self.draft(sequence, n_most, index, runner);
+        if source == DraftSource::Text && n_matched < min_match.min(MAX_MATCHED) {
+            tokens.clear();
+        }
         // A prompt with media contains ids that are not in the vocabulary.
         let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < runner.n_vocab());
         tokens.truncate(tokens.iter().take_while(is_valid).count());

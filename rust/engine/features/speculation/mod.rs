@@ -29,9 +29,6 @@ use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::stats::{N_DRAFT_POSITIONS, SpeculationStats};
 use crate::request::{Finished, Task};
 
-/// Maximum length of a draft, if the request sets none.
-const MAX_DRAFT: u32 = 16;
-
 /// Size of the index of texts.
 const MAX_INDEX_BYTES: usize = 8 << 20;
 
@@ -69,6 +66,7 @@ pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R
 fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<(SchedulingKey, Proposal)> {
     let mut proposals = Vec::new();
     let mut n_indexable = MAX_INDEXED;
+    let min_match = scheduler.limits().speculation.min_match as usize;
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
@@ -82,8 +80,9 @@ fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<
             let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
             let mut drafts = sequence.features.speculation.take().unwrap_or_default();
             drafts.observe_step(sequence, *last_step);
+            n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
             n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, runner);
-            proposal = drafts.propose(sequence, n_most as usize, index, runner);
+            proposal = drafts.propose(sequence, n_most as usize, min_match, index, runner);
             sequence.features.speculation = Some(drafts);
         }
         if samples {
@@ -127,7 +126,7 @@ fn choose(proposals: &[(SchedulingKey, Proposal)], speculator: &mut Speculator, 
 
 /// Rejected tokens must leave the cache, whatever their number.
 fn is_on<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> bool {
-    let is_requested = match scheduler.limits().speculation {
+    let is_requested = match scheduler.limits().speculation.mode {
         SpeculationMode::Off => false,
         SpeculationMode::Auto => cache.runner().is_repeatable(),
         SpeculationMode::On => true,
@@ -149,7 +148,10 @@ fn max_draft(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
     }
     let n_sampled = sequence.n_remaining().unwrap_or(u32::MAX).min(sequence.window.n_until_full(sequence.n_tokens()));
     let n_rows = hooks::max_rows_until_due(scheduler, running).min(sequence.adapter_schedule.n_unchanged(running.n_held));
-    n_sampled.min(n_rows).saturating_sub(1).min(sequence.request.speculation.max_draft.unwrap_or(MAX_DRAFT))
+    n_sampled
+        .min(n_rows)
+        .saturating_sub(1)
+        .min(sequence.request.speculation.max_draft.unwrap_or(scheduler.limits().speculation.max_draft))
 }
 
 pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {
