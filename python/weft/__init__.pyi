@@ -4,6 +4,7 @@ from weft._native import Adapter as Adapter
 from weft._native import BranchStats as BranchStats
 from weft._native import CachedNode as CachedNode
 from weft._native import Compute as Compute
+from weft._native import DraftStats as DraftStats
 from weft._native import EmbeddingStats as EmbeddingStats
 from weft._native import Histogram as Histogram
 from weft._native import HostCacheStats as HostCacheStats
@@ -18,6 +19,7 @@ from weft._native import RecentStep as RecentStep
 from weft._native import RequestHistograms as RequestHistograms
 from weft._native import SavedPrefix as SavedPrefix
 from weft._native import Slot as Slot
+from weft._native import SpeculationStats as SpeculationStats
 from weft._native import Stats as Stats
 from weft._native import StepTimes as StepTimes
 from weft._native import Stream as Stream

@@ -31,6 +31,7 @@ __all__ = [
     "CompactEmbeddings",
     "CompactLogprobs",
     "Compute",
+    "DraftStats",
     "EmbeddingStats",
     "Engine",
     "Hardware",
@@ -48,6 +49,7 @@ __all__ = [
     "RequestHistograms",
     "SavedPrefix",
     "Slot",
+    "SpeculationStats",
     "Stats",
     "StepTimes",
     "Stream",
@@ -460,6 +462,10 @@ class Engine:
     @property
     def is_repeatable(self) -> bool:
         """True if a seeded request generates the same text regardless of concurrent requests."""
+
+    @property
+    def no_speculation_reason(self) -> str | None:
+        """None if tokens are drafted (speculative decoding), else why not."""
 
     @property
     def embeddings_are_repeatable(self) -> bool:
@@ -1440,6 +1446,10 @@ class Stats:
         """Metrics of the branches of streams."""
 
     @property
+    def speculation(self) -> SpeculationStats:
+        """Metrics of speculative decoding."""
+
+    @property
     def histograms(self) -> RequestHistograms:
         """Latencies and lengths of branches."""
 
@@ -1494,6 +1504,34 @@ class Stats:
     @property
     def times(self) -> StepTimes:
         """Time spent by the worker since its start."""
+
+@final
+class SpeculationStats:
+    """Metrics of speculative decoding since the engine started."""
+
+    @property
+    def sources(self) -> dict[str, DraftStats]:
+        """Drafts by source: `text` (earlier text of the same owner) and `constraint` (what a grammar or a schema forces)."""
+
+    @property
+    def n_accepted_at(self) -> list[int]:
+        """Accepted tokens by their position in the draft, from 0; the last entry counts all further positions."""
+
+@final
+class DraftStats:
+    """Metrics of the drafts of one source."""
+
+    @property
+    def n_drafts(self) -> int:
+        """Drafts that were verified."""
+
+    @property
+    def n_drafted(self) -> int:
+        """Drafted tokens."""
+
+    @property
+    def n_accepted(self) -> int:
+        """Drafted tokens that were generated."""
 
 @final
 class BranchStats:

@@ -596,6 +596,11 @@ class Engine(Embedding, CacheControl):
         return self._running().is_repeatable
 
     @property
+    def no_speculation_reason(self) -> str | None:
+        """None if speculative decoding drafts tokens, else the reason why not."""
+        return self._running().no_speculation_reason
+
+    @property
     def embeddings_are_repeatable(self) -> bool:
         """True if a text has the same embedding, bit for bit, regardless of concurrent requests.
 

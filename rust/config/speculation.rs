@@ -28,3 +28,19 @@ impl From<SpeculationMode> for SpeculationConfig {
         Self { mode, ..Self::default() }
     }
 }
+
+impl SpeculationConfig {
+    /// Checks whether tokens are drafted.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub(crate) fn check(self, is_repeatable: bool, can_truncate: bool) -> Result<(), &'static str> {
+        match self.mode {
+            SpeculationMode::Off => Err("it is turned off"),
+            _ if self.max_draft == 0 => Err("the maximum length of drafts is 0"),
+            _ if !can_truncate => Err("the model's cache cannot remove rejected tokens"),
+            SpeculationMode::Auto if !is_repeatable => Err("text could change in rare cases: results depend on the batch here"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -64,7 +64,7 @@ use output::SharedState;
 use output::completions;
 use output::stream::Sender;
 use queries::Query;
-use runner::{DefaultAdapters, MemoryKind, Runner};
+use runner::{DefaultAdapters, ForkRule, MemoryKind, Runner};
 use scheduler::request_group::{QueuePermit, RequestGroup};
 use validation::{ModelCapabilities, PromptGroup, check_branches, merge};
 use worker::{Command, Worker};
@@ -131,6 +131,15 @@ impl Engine {
     /// Returns true if a seeded request always samples the same tokens, see [`Runner::is_repeatable`].
     pub fn is_repeatable(&self) -> bool {
         self.inner.model.is_repeatable
+    }
+
+    /// Checks whether tokens are drafted for sequences.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub fn check_speculation(&self) -> std::result::Result<(), &'static str> {
+        let ModelCapabilities { is_repeatable, memory, .. } = &self.inner.model;
+        self.inner.limits.speculation.check(*is_repeatable, memory.forks == ForkRule::Anywhere)
     }
 
     pub fn uses_own_kernels(&self) -> bool {

@@ -147,6 +147,12 @@ impl PyEngine {
         Ok(self.engine()?.is_repeatable())
     }
 
+    /// `None` if tokens are drafted, else why not.
+    #[getter]
+    fn no_speculation_reason(&self) -> PyResult<Option<&'static str>> {
+        Ok(self.engine()?.check_speculation().err())
+    }
+
     #[getter]
     fn embeddings_are_repeatable(&self) -> bool {
         self.embeddings_are_repeatable

@@ -114,6 +114,7 @@ class ScriptedEngine:
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=16_384, n_ctx_slot=4_096, forks_anywhere=True)
         self.compute = SimpleNamespace(summary="as it is written")
         self.is_repeatable = True
+        self.no_speculation_reason = "it is turned off"
         self.embeddings_are_repeatable = True
         self.adapters: list[Json] = []
         self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]

@@ -196,7 +196,6 @@ async def test_a_wrong_field_is_named(client: httpx.AsyncClient, fields: Json, p
 ASKING: Json = {
     "audio": {"voice": "alloy"},
     "modalities": ["text", "audio"],
-    "prediction": {"type": "content", "content": "a"},
     "web_search_options": {},
 }
 

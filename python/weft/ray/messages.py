@@ -55,6 +55,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     limits: SimpleNamespace
     compute: SimpleNamespace
     is_repeatable: bool
+    no_speculation_reason: str | None
     embeddings_are_repeatable: bool
     adapters: list[SimpleNamespace]
     stats: SimpleNamespace

@@ -306,6 +306,11 @@ class RemoteEngine(Engine):
         return self._info().is_repeatable
 
     @property
+    def no_speculation_reason(self) -> str | None:
+        """See `Engine`; the value of one replica."""
+        return self._info().no_speculation_reason
+
+    @property
     def embeddings_are_repeatable(self) -> bool:
         """See `Engine`; the value of one replica."""
         return self._info().embeddings_are_repeatable

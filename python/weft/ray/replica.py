@@ -124,6 +124,7 @@ class Replica:
             limits=plain_copy(engine.limits),
             compute=plain_copy(engine.compute),
             is_repeatable=engine.is_repeatable,
+            no_speculation_reason=engine.no_speculation_reason,
             embeddings_are_repeatable=engine.embeddings_are_repeatable,
             adapters=plain_copy(engine.adapters),
             stats=plain_copy(engine.stats()),

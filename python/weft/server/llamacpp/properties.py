@@ -47,6 +47,7 @@ def properties(service: Service) -> schemas.Properties:
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
+        speculation=service.engine.no_speculation_reason or "on",
         repeatable_embeddings=service.engine.embeddings_are_repeatable,
         pooling=service.engine.embedding_stats().pooling,
         chat_template_tool_use=service.chat.tool_use_source or msgspec.UNSET,
@@ -64,6 +65,7 @@ def default_settings(service: Service) -> GenerationSettings:
         model=service.model_name,
         end_tokens=service.engine.model.end_tokens(),
         reasoning_format=service.settings.reasoning_format,
+        speculates=service.engine.no_speculation_reason is None,
     )
 
 

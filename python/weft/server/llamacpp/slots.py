@@ -32,14 +32,19 @@ def slots(service: Service) -> list[schemas.Slot | schemas.FullSlot]:
     """Returns the state of each slot."""
     listed = of_engine(service)
     settings = default_settings(service)
-    return [_idle(slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed]
+    return [
+        _idle(service, slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed
+    ]
 
 
-def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: schemas.NextToken) -> dict[str, Any]:
+def _about(
+    service: Service, slot_id: int, task: int, counts: tuple[int, int, int], next_token: schemas.NextToken
+) -> dict[str, Any]:
     n_prompt, n_computed, n_cached = counts
     is_busy = task != NO_TASK
     return {
         "id": slot_id,
+        "speculative": service.engine.no_speculation_reason is None,
         "is_processing": is_busy,
         "state": int(is_busy),
         "id_task": task,
@@ -51,10 +56,10 @@ def _about(slot_id: int, task: int, counts: tuple[int, int, int], next_token: sc
     }
 
 
-def _idle(slot: EngineSlot, settings: GenerationSettings) -> schemas.FullSlot:
+def _idle(service: Service, slot: EngineSlot, settings: GenerationSettings) -> schemas.FullSlot:
     next_token = schemas.NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)
     return schemas.FullSlot(
-        **msgspec.structs.asdict(settings), **_about(slot.id, NO_TASK, (0, 0, 0), next_token), params=settings
+        **msgspec.structs.asdict(settings), **_about(service, slot.id, NO_TASK, (0, 0, 0), next_token), params=settings
     )
 
 
@@ -68,7 +73,7 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot |
         n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
         n_decoded=slot.n_predicted,
     )
-    about = _about(slot.id, request_id, (slot.n_prompt, slot.n_computed, slot.n_cached), next_token)
+    about = _about(service, slot.id, request_id, (slot.n_prompt, slot.n_computed, slot.n_cached), next_token)
     if found is None:
         return schemas.Slot(n_ctx=n_ctx, model=model, **about)
     generation, prompt = found

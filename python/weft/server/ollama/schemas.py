@@ -43,9 +43,10 @@ class Options(
     """Refused if a completion has less context."""
     num_batch: int | None = None
     """Maximum prompt tokens computed per step."""
+    draft_num_predict: int | None = None
+    """Maximum drafted tokens per step, 0 to 64; 0 disables speculative decoding, values below 0 select the server's."""
 
     # Server-wide settings: refused unless the value disables the feature.
-    draft_num_predict: Annotated[int | None, ZERO] = None
     embedding_only: Annotated[bool | None, OFF] = None
     f16_kv: Annotated[bool | None, ON] = None
     logits_all: Annotated[bool | None, OFF] = None

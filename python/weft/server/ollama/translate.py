@@ -116,6 +116,7 @@ def _parse(data: schemas.GenerationFields, n_ctx: int, **fields: Any) -> ParsedR
             n=1,
             stream=data.stream is not False,
             explain_cache=data.explain_cache,
+            speculative_n_max=options.draft_num_predict,
             **fields,
             **_written(options),
             **_format(data.format),

@@ -10,7 +10,15 @@ from weft import Event, Finished, Progress, PromptLogprobs, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
 from weft.server.inference.generation import Generation, token_logprobs
-from weft.server.openai.schemas import Chunk, Completion, CreateChatCompletion, CreateCompletion, PromptTokensDetails, Usage
+from weft.server.openai.schemas import (
+    Chunk,
+    Completion,
+    CompletionTokensDetails,
+    CreateChatCompletion,
+    CreateCompletion,
+    PromptTokensDetails,
+    Usage,
+)
 from weft.server.response_fields.explanation import explanations_of
 from weft.server.response_fields.probabilities import TokenProbability, token_probability
 from weft.server.response_fields.progress import RunningReports
@@ -62,6 +70,7 @@ class ChoiceEncoder(Encoder):
         self._is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._results = BranchResults(data, self._branches)
         self._reports = RunningReports(data, generation)
+        self._has_prediction = generation.submission.template.prediction is not None
         self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
         self._started: set[int] = set()
         """Branches of a stream that have begun."""
@@ -203,4 +212,10 @@ class ChoiceEncoder(Encoder):
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+            completion_tokens_details=self._prediction_usage() if self._has_prediction else msgspec.UNSET,
         )
+
+    def _prediction_usage(self) -> CompletionTokensDetails:
+        n_accepted = sum(usage.n_draft_accepted for usage in self._all_usages)
+        n_drafted = sum(usage.n_drafted for usage in self._all_usages)
+        return CompletionTokensDetails(n_accepted, n_drafted - n_accepted)

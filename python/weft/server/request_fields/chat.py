@@ -33,5 +33,4 @@ class ChatFields(_ChatFields, kw_only=True):
     # Unsupported: refused unless the value disables the feature.
     audio: Annotated[Any, EMPTY] = None
     modalities: Annotated[list[str] | None, Neutral(lambda value: value in ([], ["text"]))] = None
-    prediction: Annotated[Any, EMPTY] = None
     web_search_options: Annotated[Any, Neutral(lambda _: False)] = None

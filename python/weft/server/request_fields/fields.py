@@ -1,7 +1,7 @@
 """Fields of a completion, with llama-server's names and types."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,25 @@ class TriggerField(msgspec.Struct):
     type: int
     value: str
     token: int | None = None
+
+
+class PredictedText(msgspec.Struct):
+    """A part of a predicted output."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+class Prediction(msgspec.Struct):
+    """OpenAI's predicted output: text that the completions probably repeat."""
+
+    content: str | list[PredictedText]
+    type: Literal["content"] = "content"
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]
@@ -98,6 +117,8 @@ class CompletionFields(SamplingFields, kw_only=True):
     """Maximum drafted tokens per step, 0 to 64; 0 disables speculative decoding, values below 0 select the server's."""
     speculative_type: str | None = msgspec.field(default=None, name="speculative.type")
     """`none` disables speculative decoding; any other name selects the server's type."""
+    prediction: Prediction | None = None
+    """Text that the completions probably repeat, such as a file to be edited: drafts are taken from it."""
     t_max_predict_ms: float | None = None
     """Time limit from the first token on, in milliseconds, after which a completion ends at the next line; values up to 0 disable
     it."""

@@ -165,6 +165,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n:
         max_token_gap_ms=None if gap_ms is None or gap_ms <= 0 else gap_ms,
         max_predict_ms=_max_predict_ms(body),
         max_draft=_max_draft(body),
+        prediction=None if body.prediction is None else body.prediction.text or None,
         explain_cache=body.explain_cache is True,
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # Only streams can report progress.

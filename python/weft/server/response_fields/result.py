@@ -126,6 +126,7 @@ class Branches:
             stream=generation.submission.stream,
             timings_per_token=generation.submission.timings_per_token,
             reasoning_format=generation.submission.reasoning_format,
+            speculates=self._engine.no_speculation_reason is None,
         )
 
     def prompt_text(self, prompt: int, index: int) -> str:

@@ -94,6 +94,7 @@ def generation_settings(
     stream: bool = False,
     timings_per_token: bool = False,
     reasoning_format: str,
+    speculates: bool,
 ) -> GenerationSettings:
     """Returns the settings of one branch.
 
@@ -106,12 +107,14 @@ def generation_settings(
         stream: Whether the response is streamed.
         timings_per_token: Whether each event includes timings.
         reasoning_format: Format of reasoning; `auto` is resolved.
+        speculates: Whether the engine drafts tokens.
     """
     limit = -1 if request.max_tokens is None else request.max_tokens
     same = {name: getattr(request, name) for name in _COPIED_FIELDS}
     return GenerationSettings(
         **same,
         seed=seed,
+        speculative_types="ngram-mod" if speculates and request.max_draft != 0 else "none",
         n_probs=request.logprobs or 0,
         repeat_last_n=n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         dry_penalty_last_n=n_ctx if request.dry_penalty_last_n == -1 else request.dry_penalty_last_n,

@@ -285,7 +285,7 @@ mod tests {
         let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let n_prompt = sequence.n_prompt;
         drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &runner);
-        let proposal = drafts.propose(&mut sequence, 2, &mut index, &runner);
+        let proposal = drafts.propose(&mut sequence, 2, 1, &mut index, &runner);
         (proposal.source, proposal.tokens)
     }
 
@@ -302,7 +302,7 @@ mod tests {
         let mut sequence = constrained("a", &runner);
         let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let mut share_after = |sampled: &str| {
-            drafts.propose(&mut sequence, 2, &mut index, &runner);
+            drafts.propose(&mut sequence, 2, 1, &mut index, &runner);
             sequence.tokens.push(tokens_of(sampled)[0]);
             sequence.n_predicted += 1;
             drafts.index_tokens(&sequence, 0, 100, &mut index, &runner);

@@ -14,7 +14,6 @@ pub(crate) mod text_index;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use crate::config::SpeculationMode;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::features::speculation::drafts::{ExpectedStep, Proposal};
@@ -124,14 +123,9 @@ fn choose(proposals: &[(SchedulingKey, Proposal)], speculator: &mut Speculator, 
     lengths
 }
 
-/// Rejected tokens must leave the cache, whatever their number.
 fn is_on<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> bool {
-    let is_requested = match scheduler.limits().speculation.mode {
-        SpeculationMode::Off => false,
-        SpeculationMode::Auto => cache.runner().is_repeatable(),
-        SpeculationMode::On => true,
-    };
-    is_requested && cache.kind().forks == ForkRule::Anywhere
+    let can_truncate = cache.kind().forks == ForkRule::Anywhere;
+    scheduler.limits().speculation.check(cache.runner().is_repeatable(), can_truncate).is_ok()
 }
 
 /// Returns true if drafts of a sequence may be verified in this step or a later one. Beams choose their tokens together.
