@@ -5,8 +5,6 @@ from datetime import timedelta
 from types import GetSetDescriptorType, MemberDescriptorType, SimpleNamespace
 from typing import Any
 
-from weft._native import CachedNode, Prefix
-
 N_ENDS = 128
 """Number of tokens that are copied of the beginning and of the end of a long node."""
 
@@ -20,8 +18,19 @@ def plain_copy(value: Any) -> Any:  # noqa: ANN401 (any object of the engine, or
         return [plain_copy(one) for one in value]
     if not type(value).__module__.startswith("weft._native"):
         return value
-    names = [name for name, kind in vars(type(value)).items() if isinstance(kind, GetSetDescriptorType | MemberDescriptorType)]
-    return SimpleNamespace(**{name: plain_copy(getattr(value, name)) for name in names})
+    return SimpleNamespace(**attributes(value))
+
+
+def attributes(value: object, without: str = "") -> dict[str, Any]:
+    """Returns plain copies of the attributes of an object of the compiled engine, by name, except `without`."""
+    kinds = GetSetDescriptorType | MemberDescriptorType
+    names = [name for name, kind in vars(type(value)).items() if isinstance(kind, kinds) and name != without]
+    return {name: plain_copy(getattr(value, name)) for name in names}
+
+
+def changed(copy: SimpleNamespace, **changes: object) -> Any:  # noqa: ANN401 (stands for an object of the engine)
+    """Returns a copy with other values of some attributes."""
+    return SimpleNamespace(**{**vars(copy), **changes})
 
 
 def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
@@ -31,10 +40,8 @@ def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     """
     first = copies[0]
     if isinstance(first, SimpleNamespace):
-        names = vars(first)
-        return SimpleNamespace(
-            **{name: names[name] if name in _OF_ONE else combined([getattr(one, name) for one in copies]) for name in names}
-        )
+        sums = {name: combined([getattr(one, name) for one in copies]) for name in vars(first).keys() - _OF_ONE}
+        return changed(first, **sums)
     if any(one is None for one in copies):
         return None
     if isinstance(first, list):
@@ -44,47 +51,31 @@ def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     return first if isinstance(first, bool | str) else sum(copies)
 
 
-class PrefixCopy:
-    """A pinned prefix of replicas, with the interface of the compiled engine's `Prefix`."""
-
-    def __init__(self, prefix: Prefix) -> None:
-        self.id = prefix.id
-        self.tokens = prefix.tokens
-        self.n_tokens = prefix.n_tokens
-        self.n_bytes = prefix.n_bytes
-        self.adapters = prefix.adapters
-        self.invoked_at = prefix.invoked_at
+class PrefixCopy(SimpleNamespace):
+    """The attributes of a pinned prefix, with the interface of the compiled engine's `Prefix`."""
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
         """Returns the first `n` and the last `n` tokens; all tokens and an empty list if there are at most `2 * n`."""
         return (self.tokens, []) if self.n_tokens <= 2 * n else (self.tokens[:n], self.tokens[-n:])
 
 
-class NodeCopy:
-    """A node of a replica's prefix tree, with the interface of `CachedNode`, without the middle of its tokens."""
+class NodeCopy(SimpleNamespace):
+    """The attributes of a node of a replica's prefix tree and, in place of its tokens, both `ends` of them.
 
-    def __init__(self, node: CachedNode) -> None:
-        self.parent = node.parent
-        self.n_tokens = node.n_tokens
-        self.start = node.start
-        self.adapters = node.adapters
-        self.tier = node.tier
-        self.slots = node.slots
-        self.owner = node.owner
-        self.is_pinned = node.is_pinned
-        self.n_hits = node.n_hits
-        self.last_used = node.last_used
-        self.n_host_bytes = node.n_host_bytes
-        self._ends = node.excerpt(N_ENDS)
+    Has the interface of `CachedNode`.
+    """
+
+    parent: int | None
+    slots: list[int]
 
     def excerpt(self, n: int) -> tuple[list[int], list[int]]:
         """Returns the first and the last 128 tokens; all tokens and an empty list if there are at most 256."""
         if n != N_ENDS:
             raise ValueError(f"{n} tokens are requested; {N_ENDS} were copied")
-        return self._ends
+        ends: tuple[list[int], list[int]] = self.ends
+        return ends
 
-    def moved(self, n_nodes: int, n_slots: int) -> "NodeCopy":
-        """Adds offsets to its indices, for a list with the nodes and slots of other replicas before; returns itself."""
+    def move(self, n_nodes: int, n_slots: int) -> None:
+        """Adds offsets to its indices, for a list with the nodes and slots of other replicas before."""
         self.parent = None if self.parent is None else self.parent + n_nodes
         self.slots = [slot + n_slots for slot in self.slots]
-        return self

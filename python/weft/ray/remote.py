@@ -6,28 +6,16 @@ import math
 import random
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from weft import _native
-from weft._native import (
-    Adapter,
-    CachedNode,
-    CompactEmbeddings,
-    Compute,
-    EmbeddingStats,
-    Limits,
-    Model,
-    Prefix,
-    Stats,
-    Stream,
-)
+from weft._native import Adapter, CachedNode, CompactEmbeddings, EmbeddingStats, Limits, Model, Prefix, Stats, Stream
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import ContextOverflowError, EngineStoppedError, InvalidRequestError, NotSupportedError, WeftError
-from weft.ray.copies import NodeCopy, PrefixCopy, combined
+from weft.ray.copies import NodeCopy, PrefixCopy, changed, combined
 from weft.ray.digest import salt_of
 from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
@@ -57,7 +45,6 @@ class RemoteEngine(Engine):
         self._fleet = fleet
         self._key = key
         self._replica_info: ReplicaInfo | None = None
-        self._vocabulary: Model | None = None
         self._scales: list[tuple[int, float]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._n_requests = 0
@@ -84,8 +71,8 @@ class RemoteEngine(Engine):
         vocabulary = await self._threads.run(ThreadPool.LIFE, lambda: Model.load_vocabulary(self._path, kv_overrides=overrides))
         self._replica_info = await self._first_info()
         self._scales = [(adapter.id, adapter.scale) for adapter in self._replica_info.adapters]
-        self._vocabulary = cast("Model", _Vocabulary(vocabulary, self._replica_info.model))
-        self._native_model = vocabulary
+        self._native = cast("_native.Engine", _ReplicaProperties(self._replica_info, vocabulary))
+        self._vocabulary = vocabulary
         self._state = "running"
 
     async def _first_info(self) -> ReplicaInfo:
@@ -98,7 +85,7 @@ class RemoteEngine(Engine):
 
     async def close(self) -> None:
         """Ends every open stream; replicas keep running. Idempotent."""
-        self._state = "closed"
+        self._native, self._state = None, "closed"
         for feed in list(self._feeds.values()):
             feed.error = EngineStoppedError()
             feed.close()
@@ -120,7 +107,7 @@ class RemoteEngine(Engine):
             EngineStoppedError: The engine was closed.
         """
         info = self._info()
-        tokens = tokens_of(request.prompt, self._native_model)
+        tokens = tokens_of(request.prompt, self._vocabulary)
         if len(tokens) >= info.limits.n_ctx_slot:
             raise ContextOverflowError(len(tokens), info.limits.n_ctx_slot)
         return self._send(request, tokens)
@@ -142,7 +129,7 @@ class RemoteEngine(Engine):
         stream = RemoteStream(
             feed,
             self._loop,
-            self._native_model,
+            self._vocabulary,
             seed=seed,
             n_prompt=len(tokens),
             request_id=request_id,
@@ -179,26 +166,24 @@ class RemoteEngine(Engine):
         self, texts: Sequence[Prompt], normalize: int, dimensions: int | None
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
         """See `Engine`; runs on any replica."""
-        read = [tokens_of(text, self._native_model) for text in texts]
-        return self._fleet.ask(None, "embed", read, normalize, dimensions)
+        read = [tokens_of(text, self._vocabulary) for text in texts]
+        return self._fleet.ask(None, "begin_embedding", read, normalize, dimensions)
 
     def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """See `Engine`; runs on any replica."""
-        return self._fleet.ask(None, "rank", query, list(texts))
+        return self._fleet.ask(None, "begin_ranking", query, list(texts))
 
     def embedding_stats(self) -> EmbeddingStats:
         """Returns the combined metrics of all replicas."""
         reports = [one.embedding_stats for one in self._fleet.reports().values()] or [self._info().embedding_stats]
-        return cast("EmbeddingStats", combined(reports))
+        stats: EmbeddingStats = combined(reports)
+        return stats
 
     @property
     def adapters(self) -> list[Adapter]:
         """Loaded adapters, which are the same in all replicas."""
         scales = dict(self._scales)
-        return [
-            cast("Adapter", SimpleNamespace(**{**vars(adapter), "scale": scales.get(adapter.id, 0.0)}))
-            for adapter in self._info().adapters
-        ]
+        return [changed(adapter, scale=scales.get(adapter.id, 0.0)) for adapter in self._info().adapters]
 
     def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
         """See `Engine`; every request sends the scales to its replica."""
@@ -212,7 +197,7 @@ class RemoteEngine(Engine):
 
     async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
         """See `Engine`; pins the prefix on every current replica. Later replicas compute it when it is requested."""
-        tokens = tokens_of(prompt, self._native_model)
+        tokens = tokens_of(prompt, self._vocabulary)
         scales = list(self._scales if adapters is None else adapters) or None
         try:
             made: list[PrefixCopy] = await self._fleet.ask_all("pin", tokens, scales)
@@ -248,26 +233,22 @@ class RemoteEngine(Engine):
         trees: list[tuple[str, list[NodeCopy], int]] = await self._fleet.ask_all("nodes", limit // alive)
         nodes: list[NodeCopy] = []
         for replica_id, own, _ in trees:
-            n_before, n_slots = len(nodes), self._slots_before(replica_id)
-            nodes += [node.moved(n_before, n_slots) for node in own]
+            for node in own:
+                node.move(len(nodes), self._slots_before(replica_id))
+            nodes += own
         return cast("list[CachedNode]", nodes), sum(n for _, _, n in trees)
 
     async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine`; `slot` is an index in the list of all slots."""
-        return cast("tuple[list[int], list[tuple[int, float]], int | None]", await self._of_slot(slot, "slot_state"))
+        replica_id, own = self._locate_slot(slot)
+        state: tuple[list[int], list[tuple[int, float]], int | None] = await self._fleet.ask(replica_id, "slot_state", own)
+        return state
 
     async def erase_slot(self, slot: int) -> int:
         """See `Engine`; `slot` is an index in the list of all slots."""
-        return cast("int", await self._of_slot(slot, "erase_slot"))
-
-    async def _of_slot(self, slot: int, question: str) -> Any:  # noqa: ANN401 (the method's result)
         replica_id, own = self._locate_slot(slot)
-        return await self._fleet.ask(replica_id, question, own)
-
-    @property
-    def is_running(self) -> bool:
-        """True after `start`, until `close`. Dead replicas are restarted by the fleet's infrastructure."""
-        return self._state == "running"
+        n_tokens: int = await self._fleet.ask(replica_id, "erase_slot", own)
+        return n_tokens
 
     def stats(self) -> Stats:
         """Returns the combined last stats of all replicas: concatenated slots, and sums of all else."""
@@ -282,52 +263,41 @@ class RemoteEngine(Engine):
         }
         each = []
         for name in sorted(reports, key=places.__getitem__):
-            slots = [_renumbered(slot, name, self._slots_before(name), numbers) for slot in reports[name].stats.slots]
-            each.append(SimpleNamespace(**{**vars(reports[name].stats), "slots": slots}))
+            n_before, slots = self._slots_before(name), reports[name].stats.slots
+            # The request is -1 if it is not known here.
+            own = [None if slot.request_id is None else numbers.get((name, slot.request_id), -1) for slot in slots]
+            slots = [changed(slot, id=slot.id + n_before, request_id=request) for slot, request in zip(slots, own, strict=True)]
+            each.append(changed(reports[name].stats, slots=slots))
         return cast("Stats", combined(each))
-
-    @property
-    def model(self) -> Model:
-        """The vocabulary, with the replicas' properties of the weights."""
-        self._info()
-        assert self._vocabulary is not None, "it is set together with the replica info"
-        return self._vocabulary
 
     @property
     def limits(self) -> Limits:
         """Limits of one replica, with the total number of slots and queued requests."""
         own = self._info().limits
         n = max(max(self._positions().values(), default=0) + 1, 1)
-        return cast("Limits", SimpleNamespace(**{**vars(own), "n_slots": n * own.n_slots, "max_queue": n * own.max_queue}))
-
-    @property
-    def is_repeatable(self) -> bool:
-        """See `Engine`; the value of one replica, since equal machines compute equally."""
-        return self._info().is_repeatable
-
-    @property
-    def no_speculation_reason(self) -> str | None:
-        """See `Engine`; the value of one replica."""
-        return self._info().no_speculation_reason
-
-    @property
-    def embeddings_are_repeatable(self) -> bool:
-        """See `Engine`; the value of one replica."""
-        return self._info().embeddings_are_repeatable
-
-    @property
-    def compute(self) -> Compute:
-        """See `Engine`; the value of one replica."""
-        return cast("Compute", self._info().compute)
+        limits: Limits = changed(own, n_slots=n * own.n_slots, max_queue=n * own.max_queue)
+        return limits
 
     def _info(self) -> ReplicaInfo:
-        if self._state == "closed":
-            raise EngineStoppedError
-        if self._replica_info is None:
-            raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
+        self._running()
+        assert self._replica_info is not None, "the replicas are known once the engine runs"
         return self._replica_info
 
-    def _running(self) -> _native.Engine:
+
+class _ReplicaProperties:
+    """The properties of one replica, in place of the compiled engine. They hold for all, since equal machines compute equally."""
+
+    is_running = True
+    """Dead replicas are restarted by the fleet's infrastructure."""
+
+    def __init__(self, info: ReplicaInfo, vocabulary: Model) -> None:
+        self.model = _Vocabulary(vocabulary, info.model)
+        self.compute = info.compute
+        self.is_repeatable = info.is_repeatable
+        self.no_speculation_reason = info.no_speculation_reason
+        self.embeddings_are_repeatable = info.embeddings_are_repeatable
+
+    def __getattr__(self, name: str) -> NoReturn:
         raise NotSupportedError(
             "files of states, whole caches and single steps are of one engine; replicas are not asked for them"
         )
@@ -338,13 +308,7 @@ class _Vocabulary:
 
     def __init__(self, vocabulary: Model, weights: Mapping[str, Any]) -> None:
         self._vocabulary = vocabulary
-        self._weights = weights
+        vars(self).update(weights)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any attribute of a model)
-        return self._weights[name] if name in self._weights else getattr(self._vocabulary, name)
-
-
-def _renumbered(slot: SimpleNamespace, replica_id: str, n_before: int, numbers: Mapping[tuple[str, int], int]) -> SimpleNamespace:
-    """Returns a replica's slot renumbered for the list of all slots and requests; the request is -1 if it is not known here."""
-    own = None if slot.request_id is None else numbers.get((replica_id, slot.request_id), -1)
-    return SimpleNamespace(**{**vars(slot), "id": slot.id + n_before, "request_id": own})
+        return getattr(self._vocabulary, name)

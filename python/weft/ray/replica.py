@@ -8,16 +8,15 @@ from typing import Any
 
 import msgspec
 
-from weft._native import CompactEmbeddings, Stream
+from weft._native import Stream
 from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import EngineStoppedError, WeftError
 from weft.events import CacheExplanation, Event, Finished, Token
-from weft.ray.copies import NodeCopy, PrefixCopy, plain_copy
+from weft.ray.copies import N_ENDS, NodeCopy, PrefixCopy, attributes, plain_copy
 from weft.ray.digest import digest_of
 from weft.ray.errors import ReplicaLostError
 from weft.ray.messages import Accepted, Call, Question, ReplicaInfo, ReplicaReport, Sent, portable, unpacked
-from weft.request import Prompt
 
 GAP_S = 0.02
 """Minimum seconds between two messages of a stream, except its first: a message costs each process a millisecond."""
@@ -103,11 +102,12 @@ class Replica:
             del self._streams[call.id]
 
     async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
-        """Returns the result of a method, or its WeftError."""
+        """Returns the result of a method of the replica, or else of its engine; or the method's WeftError."""
         if question.only not in (None, self._id):
             return ReplicaLostError(question.only or "")
         try:
-            return await getattr(self, question.method)(*question.given)
+            target = self if hasattr(self, question.method) else self._engine
+            return await getattr(target, question.method)(*question.given)
         except WeftError as error:
             return error
 
@@ -148,17 +148,9 @@ class Replica:
             "busy_cells": (stats.n_cells_used - stats.n_cells_idle) / stats.n_cells,
         }
 
-    async def embed(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> CompactEmbeddings:
-        """See `Engine.begin_embedding`; returns the result."""
-        return await self._engine.begin_embedding(texts, normalize, dimensions)
-
-    async def rank(self, query: str, texts: Sequence[str]) -> CompactEmbeddings:
-        """See `Engine.begin_ranking`; returns the result."""
-        return await self._engine.begin_ranking(query, texts)
-
     async def pin(self, prompt: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> PrefixCopy:
         """See `Engine.pin`."""
-        return PrefixCopy(await self._engine.pin(prompt, adapters=adapters))
+        return PrefixCopy(**attributes(await self._engine.pin(prompt, adapters=adapters)))
 
     async def unpin(self, tokens: Sequence[int]) -> bool:
         """Unpins every prefix with these tokens; returns whether there was one."""
@@ -168,15 +160,8 @@ class Replica:
     async def nodes(self, limit: int) -> tuple[str, list[NodeCopy], int]:
         """See `Engine.recently_used`; also returns the replica's id."""
         nodes, n_nodes = await self._engine.recently_used(limit)
-        return self._id, [NodeCopy(node) for node in nodes], n_nodes
-
-    async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
-        """See `Engine.slot_state`."""
-        return await self._engine.slot_state(slot)
-
-    async def erase_slot(self, slot: int) -> int:
-        """See `Engine.erase_slot`."""
-        return await self._engine.erase_slot(slot)
+        copies = [NodeCopy(**attributes(node, without="tokens"), ends=node.excerpt(N_ENDS)) for node in nodes]
+        return self._id, copies, n_nodes
 
 
 async def _next_events(stream: Stream, *, asks_why: bool) -> list[Event] | None:

@@ -14,8 +14,6 @@ from weft.engine import Engine
 from weft.errors import WeftError
 from weft.request import RequestOptions
 
-__all__ = ["Columns", "Written", "answered", "done_ids", "save", "saved"]
-
 OPEN_PER_SLOT = 2
 """Concurrent requests per slot: waiting ones keep the slots busy, and none waits for long."""
 
