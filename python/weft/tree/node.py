@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack
 
+import msgspec
+
 from weft._native import Prefix
 from weft.errors import InvalidRequestError
-from weft.events import FinishReason, Logprobs, Usage
 from weft.request import RequestOptions
 from weft.tree.extension import Extension
 from weft.tree.nodes import Nodes
@@ -14,84 +15,40 @@ from weft.tree.piece import Piece
 from weft.tree.token_boundary import cut, token_bytes
 
 
-class Node:
+class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
     """A segment of text in a [`Tree`][weft.Tree], which creates all nodes.
 
     Its content is immutable: `edit` and `extend` create other nodes. A dropped node still has its content; its other methods
     raise `NodeDroppedError`.
     """
 
-    def __init__(self, nodes: Nodes, parent: "Node | None", piece: Piece, node_id: int | None = None) -> None:
-        self._nodes = nodes
-        self._parent = parent
-        self._piece = piece
-        self._id = nodes.next_id() if node_id is None else nodes.next_id(node_id)
-        self._depth = 0 if parent is None else parent.depth + 1
-        nodes.add(self, piece.n_bytes)
+    _nodes: Nodes
+    id: int
+    """Number of the node from 0, in order of creation. It is preserved in files, and not reused after a drop."""
+    parent: "Node | None"
+    """Node that this one continues; None for the root."""
+    depth: int
+    """Number of ancestors; 0 for the root."""
 
-    @property
-    def id(self) -> int:
-        """Number of the node from 0, in order of creation. It is preserved in files, and not reused after a drop."""
-        return self._id
-
-    @property
-    def parent(self) -> "Node | None":
-        """Node that this one continues; None for the root."""
-        return self._parent
+    @classmethod
+    def create(cls, nodes: Nodes, parent: "Node | None", piece: Piece, least_id: int = 0) -> "Node":
+        """Adds a node to a tree, with the next id from `least_id` on. The caller has checked the limits."""
+        depth = 0 if parent is None else parent.depth + 1
+        content = msgspec.structs.asdict(piece)
+        node = cls(**content, _nodes=nodes, id=nodes.next_id(least_id), parent=parent, depth=depth)
+        nodes.add(node)
+        return node
 
     @property
     def children(self) -> "tuple[Node, ...]":
         """Nodes that continue this one, in order of creation."""
-        return self._nodes.children(self._id)
-
-    @property
-    def depth(self) -> int:
-        """Number of ancestors; 0 for the root."""
-        return self._depth
-
-    @property
-    def piece(self) -> Piece:
-        """Content of the node, in the form that is saved."""
-        return self._piece
-
-    @property
-    def text(self) -> str:
-        """Text of the node, without a stop string that ended it.
-
-        An incomplete character at the end, as `max_tokens` may cause, is not included; `engine.detokenize(node.path)` has it.
-        """
-        return self._piece.text
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """Tokens of the node, without an end token and a stop string's tokens."""
-        return self._piece.tokens
-
-    @property
-    def logprobs(self) -> tuple[Logprobs | None, ...]:
-        """One entry per token; None if it was not sampled, or without `logprobs`."""
-        return self._piece.logprobs
+        return self._nodes.children(self.id)
 
     @property
     def logprob(self) -> float | None:
         """Natural logarithm of the probability of its tokens, given all previous tokens; None if that of any token is unknown."""
-        known = [each.chosen.logprob for each in self._piece.logprobs if each is not None]
-        return sum(known) if len(known) == len(self._piece.tokens) else None
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Finish reason, as `Finished.finish_reason`; None if it was not generated."""
-        return self._piece.finish_reason
-
-    @property
-    def stop_reason(self) -> str | int | None:
-        """Stop string or end token that ended it."""
-        return self._piece.stop_reason
-
-    @property
-    def usage(self) -> Usage | None:
-        """Token counts and timings; None if it was not generated, was cancelled, or was loaded."""
-        return self._piece.usage
+        known = [each.chosen.logprob for each in self.logprobs if each is not None]
+        return sum(known) if len(known) == len(self.tokens) else None
 
     @property
     def ancestors(self) -> "list[Node]":
@@ -112,22 +69,17 @@ class Node:
         return "".join(node.text for node in self.ancestors)
 
     @property
-    def n_bytes(self) -> int:
-        """Estimated size in bytes, as for the tree's `max_bytes`."""
-        return self._piece.n_bytes
-
-    @property
     def is_dropped(self) -> bool:
         """True if the node is no longer in its tree."""
-        return self._id not in self._nodes
+        return self.id not in self._nodes
 
     @property
     def is_pinned(self) -> bool:
         """True if `pin` keeps its path cached. When the engine sleeps, all pins are lost."""
-        return self._id in self._nodes.pins
+        return self.id in self._nodes.pins
 
     def __repr__(self) -> str:
-        return f"<Node {self._id}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
+        return f"<Node {self.id}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
 
     async def extend(self, *, keep_partial: bool = False, **options: Unpack[RequestOptions]) -> "list[Node]":
         """Generates `n` branches that continue the node, and returns them as children, in order.
@@ -173,7 +125,7 @@ class Node:
             self._nodes.check_limits(n)
         options.setdefault("logprobs", 1)
         stream = self._nodes.engine.stream(self.path, **options)
-        return Extension(self, self._nodes, stream, n, partial(Node, self._nodes, self), keep_partial=keep_partial)
+        return Extension(self, self._nodes, stream, n, partial(Node.create, self._nodes, self), keep_partial=keep_partial)
 
     def append(self, given: str | Sequence[int], *, parse_special: bool = False) -> "Node":
         """Adds a child with a given text or given tokens. Nothing is computed until it is extended.
@@ -215,7 +167,7 @@ class Node:
             TreeFullError: The sibling exceeds a limit of the tree.
         """
         self._nodes.check(self)
-        if self._parent is None:
+        if self.parent is None:
             raise InvalidRequestError("node", "the root has no siblings; another prompt is another tree")
         _check_text(text)
         model = self._nodes.engine.model
@@ -230,7 +182,7 @@ class Node:
         kept, new = self.tokens[:n_kept], rest + text.encode()
         tokens = [*kept, *(model.tokenize_on(new, parse_special=False) if new else [])]
         new_text = (token_bytes(model, kept) + new).decode(errors="replace")
-        return _add_child(self._nodes, self._parent, Piece.from_tokens(tokens, new_text, self.logprobs[:n_kept]), "text")
+        return _add_child(self._nodes, self.parent, Piece.from_tokens(tokens, new_text, self.logprobs[:n_kept]), "text")
 
     def drop(self) -> None:
         """Removes the node and its descendants from the tree and cancels extensions of them. Cached prefixes are unaffected.
@@ -240,7 +192,7 @@ class Node:
             NodeDroppedError: The node was dropped before.
         """
         self._nodes.check(self)
-        if self._parent is None:
+        if self.parent is None:
             raise InvalidRequestError("node", "the root cannot be dropped")
         self._nodes.drop(self)
 
@@ -255,14 +207,14 @@ class Node:
         """
         self._nodes.check(self)
         engine, pins = self._nodes.engine, self._nodes.pins
-        if self._id in pins:
-            return pins[self._id]
+        if self.id in pins:
+            return pins[self.id]
         prefix = await engine.pin(self.path, adapters=adapters)
-        if self.is_dropped or self._id in pins:
+        if self.is_dropped or self.id in pins:
             await engine.unpin(prefix)
             self._nodes.check(self)
-            return pins[self._id]
-        pins[self._id] = prefix
+            return pins[self.id]
+        pins[self.id] = prefix
         return prefix
 
     async def unpin(self) -> bool:
@@ -271,10 +223,10 @@ class Node:
         Raises:
             EngineStoppedError: The engine was closed, possibly during the call.
         """
-        if (prefix := self._nodes.pins.get(self._id)) is None:
+        if (prefix := self._nodes.pins.get(self.id)) is None:
             return False
         was_pinned = await self._nodes.engine.unpin(prefix)
-        self._nodes.pins.pop(self._id, None)
+        self._nodes.pins.pop(self.id, None)
         return was_pinned
 
 
@@ -283,7 +235,7 @@ def _add_child(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
     if not piece.tokens:
         raise InvalidRequestError(param, "a node of one's own must hold at least one token")
     nodes.check_limits(1, piece.n_bytes)
-    return Node(nodes, parent, piece)
+    return Node.create(nodes, parent, piece)
 
 
 def _check_text(text: str) -> None:

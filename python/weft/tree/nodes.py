@@ -83,13 +83,13 @@ class Nodes:
         self._next_id = max(self._next_id, least) + 1
         return self._next_id - 1
 
-    def add(self, node: "Node", n_bytes: int) -> None:
+    def add(self, node: "Node") -> None:
         """Adds a node. The caller has checked the limits with `check_limits`."""
         self._all[node.id] = node
         self._children[node.id] = []
         if node.parent is not None:
             self._children[node.parent.id].append(node)
-        self.n_bytes += n_bytes
+        self.n_bytes += node.n_bytes
 
     def drop(self, node: "Node") -> None:
         """Removes a node and its descendants, and cancels extensions of them.

@@ -1,7 +1,6 @@
 """Content of a node: its tokens, text and log-probabilities."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,15 +19,24 @@ class Piece(msgspec.Struct, frozen=True):
     """Content of one node, without its ancestors' content."""
 
     tokens: tuple[int, ...]
+    """Tokens, without an end token and a stop string's tokens."""
     text: str
+    """Text, without a stop string that ended it.
+
+    An incomplete character at the end, as `max_tokens` may cause, is not included; `engine.detokenize(node.path)` has it.
+    """
     logprobs: tuple[Logprobs | None, ...]
+    """One entry per token; None if it was not sampled, or without `logprobs`."""
     finish_reason: FinishReason | None = None
+    """Finish reason, as `Finished.finish_reason`; None if it was not generated."""
     stop_reason: str | int | None = None
+    """Stop string or end token that ended it."""
     usage: Usage | None = None
+    """Token counts and timings; None if it was not generated, was cancelled, or was loaded."""
 
     @property
     def n_bytes(self) -> int:
-        """Estimated size in bytes."""
+        """Estimated size in bytes, as for the tree's `max_bytes`."""
         return NODE_BYTES + len(self.text) * CHARACTER_BYTES + sum(map(_token_bytes, self.logprobs))
 
     @classmethod
@@ -36,14 +44,6 @@ class Piece(msgspec.Struct, frozen=True):
         """Creates the content of a node that was not generated. `known` are log-probabilities of the first tokens."""
         unknown = (None,) * (len(tokens) - len(known))
         return cls(tuple(tokens), text, (*known, *unknown))
-
-
-class NodeRecord(NamedTuple):
-    """A node to be created, with the id of its parent."""
-
-    id: int
-    parent: int | None
-    piece: Piece
 
 
 def _token_bytes(logprobs: Logprobs | None) -> int:

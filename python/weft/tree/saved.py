@@ -1,7 +1,7 @@
 """JSON file format of a tree."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -12,7 +12,8 @@ import msgspec
 from weft._native import Model
 from weft.errors import TreeFileError
 from weft.events import FinishReason, Logprob, Logprobs
-from weft.tree.piece import NodeRecord, Piece
+from weft.tree.node import Node
+from weft.tree.piece import Piece
 
 VERSION = 1
 
@@ -73,18 +74,17 @@ def cache_file(path: str, node_id: int) -> str:
     return f"{path}.{node_id}.kv"
 
 
-def saved_node(record: NodeRecord) -> SavedNode:
+def saved_node(node: Node) -> SavedNode:
     """Returns the file representation of a node."""
-    piece = record.piece
-    is_known = any(each is not None for each in piece.logprobs)
+    is_known = any(each is not None for each in node.logprobs)
     return SavedNode(
-        id=record.id,
-        parent=record.parent,
-        text=piece.text,
-        tokens=list(piece.tokens),
-        logprobs=[None if each is None else _saved(each) for each in piece.logprobs] if is_known else [],
-        finish_reason=piece.finish_reason,
-        stop_reason=piece.stop_reason,
+        id=node.id,
+        parent=None if node.parent is None else node.parent.id,
+        text=node.text,
+        tokens=list(node.tokens),
+        logprobs=[None if each is None else _saved(each) for each in node.logprobs] if is_known else [],
+        finish_reason=node.finish_reason,
+        stop_reason=node.stop_reason,
     )
 
 
@@ -96,20 +96,24 @@ def _finite(logprob: float) -> float | None:
     return logprob if math.isfinite(logprob) else None
 
 
-def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
-    """Returns the content of a saved node; `hidden` are the model's control tokens."""
+def pieces(nodes: Sequence[SavedNode], model: Model) -> list[Piece]:
+    """Returns the contents of saved nodes, with their tokens."""
+    hidden = frozenset(model.control_tokens())
 
     def read(token: int, logprob: float | None) -> Logprob:
         # As in the engine's events, control tokens have no text.
         spelling = b"" if token in hidden else model.token_bytes(token)
         return Logprob(token, spelling, -math.inf if logprob is None else logprob)
 
-    logprobs = [
-        None if each is None else Logprobs(read(token, each.chosen), tuple(read(*likely) for likely in each.top))
-        for token, each in zip(node.tokens, node.logprobs, strict=False)
-    ]
-    made = Piece.from_tokens(node.tokens, node.text, logprobs)
-    return msgspec.structs.replace(made, finish_reason=node.finish_reason, stop_reason=node.stop_reason)
+    def piece(node: SavedNode) -> Piece:
+        logprobs = [
+            None if each is None else Logprobs(read(token, each.chosen), tuple(read(*likely) for likely in each.top))
+            for token, each in zip(node.tokens, node.logprobs, strict=False)
+        ]
+        made = Piece.from_tokens(node.tokens, node.text, logprobs)
+        return msgspec.structs.replace(made, finish_reason=node.finish_reason, stop_reason=node.stop_reason)
+
+    return list(map(piece, nodes))
 
 
 def write(path: str, tree: SavedTree) -> None:

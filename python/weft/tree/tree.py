@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Self
 
+from weft._native import Model
 from weft.drawing.figure import DEFAULT_DRAWN
 from weft.engine import Engine
 from weft.errors import InvalidRequestError, TreeFullError
@@ -12,7 +13,7 @@ from weft.tree import saved
 from weft.tree.node import Node
 from weft.tree.nodes import Nodes
 from weft.tree.picture import Format, draw
-from weft.tree.piece import NodeRecord, Piece
+from weft.tree.piece import Piece
 
 MAX_NODES = 10_000
 """Default maximum number of nodes."""
@@ -57,29 +58,24 @@ class Tree:
         if not tokens:
             raise InvalidRequestError("prompt", "the prompt of a tree must hold at least one token")
         root = Piece.from_tokens(tokens, prompt if isinstance(prompt, str) else engine.detokenize(prompt))
-        self._create_nodes(engine, [NodeRecord(0, None, root)], max_nodes, max_bytes)
+        self._create_nodes(engine, [(0, None, root)], max_nodes, max_bytes)
 
-    def _create_nodes(self, engine: Engine, records: Sequence[NodeRecord], max_nodes: int, max_bytes: int) -> None:
-        """Creates the initial nodes, the root first."""
+    def _create_nodes(
+        self, engine: Engine, contents: Sequence[tuple[int, int | None, Piece]], max_nodes: int, max_bytes: int
+    ) -> None:
+        """Creates the initial nodes, the root first: the id of each, of its parent, and its content."""
         for name, bound in {"max_nodes": max_nodes, "max_bytes": max_bytes}.items():
             if bound < 1:
                 raise InvalidRequestError(name, f"{name} is {bound}; it must be 1 or more")
         self._nodes = Nodes(engine, max_nodes=max_nodes, max_bytes=max_bytes)
         known: dict[int, Node] = {}
-        for node_id, parent, piece in records:
+        for node_id, parent, piece in contents:
             self._nodes.check_limits(1, piece.n_bytes)
-            known[node_id] = Node(self._nodes, None if parent is None else known[parent], piece, node_id)
-        self._root = known[records[0].id]
-
-    @property
-    def engine(self) -> Engine:
+            known[node_id] = Node.create(self._nodes, None if parent is None else known[parent], piece, node_id)
+        self.engine = engine
         """Engine that computes the tree."""
-        return self._nodes.engine
-
-    @property
-    def root(self) -> Node:
+        self.root = next(iter(known.values()))
         """Node of the prompt."""
-        return self._root
 
     @property
     def nodes(self) -> list[Node]:
@@ -170,7 +166,7 @@ class Tree:
             )
         paths = {node.id: node.path for node in chosen}
         model = self.engine.model
-        nodes = [saved.saved_node(NodeRecord(node.id, _parent_id(node), node.piece)) for node in self.nodes]
+        nodes = list(map(saved.saved_node, self.nodes))
         tree = saved.SavedTree(model=saved.identity(model), cached=sorted(paths), nodes=nodes)
         for node_id, tokens in paths.items():
             await self.engine.save_prefix(tokens, saved.cache_file(file, node_id), adapters=adapters)
@@ -209,32 +205,18 @@ class Tree:
             raise TreeFullError(max_nodes, "nodes")
         if not as_text:
             await asyncio.to_thread(saved.check, file, read, engine.model)
-        records = await asyncio.to_thread(_retokenized_records if as_text else _saved_records, read, engine)
+        pieces = await asyncio.to_thread(_retokenized if as_text else saved.pieces, read.nodes, engine.model)
+        contents = [(node.id, node.parent, piece) for node, piece in zip(read.nodes, pieces, strict=True)]
         tree = cls.__new__(cls)
-        tree._create_nodes(engine, records, max_nodes, max_bytes)  # noqa: SLF001 (same class)
+        tree._create_nodes(engine, contents, max_nodes, max_bytes)  # noqa: SLF001 (same class)
         if with_cache and not as_text:
             for node_id in read.cached:
                 await engine.load_prefix(saved.cache_file(file, node_id))
         return tree
 
 
-def _saved_records(tree: saved.SavedTree, engine: Engine) -> list[NodeRecord]:
-    """Returns the nodes with their saved tokens."""
-    model = engine.model
-    hidden = frozenset(model.control_tokens())
-    return [NodeRecord(node.id, node.parent, saved.piece(node, model, hidden)) for node in tree.nodes]
-
-
-def _retokenized_records(tree: saved.SavedTree, engine: Engine) -> list[NodeRecord]:
-    """Returns the nodes, with texts tokenized for this engine's model."""
-    model = engine.model
-    root, *others = tree.nodes
-    rest = [
-        NodeRecord(node.id, node.parent, Piece.from_tokens(model.tokenize_on(node.text, parse_special=False), node.text))
-        for node in others
-    ]
-    return [NodeRecord(root.id, None, Piece.from_tokens(model.tokenize(root.text), root.text)), *rest]
-
-
-def _parent_id(node: Node) -> int | None:
-    return None if node.parent is None else node.parent.id
+def _retokenized(nodes: Sequence[saved.SavedNode], model: Model) -> list[Piece]:
+    """Returns the contents of nodes, with texts tokenized for this model."""
+    root, *others = nodes
+    rest = [Piece.from_tokens(model.tokenize_on(node.text, parse_special=False), node.text) for node in others]
+    return [Piece.from_tokens(model.tokenize(root.text), root.text), *rest]
