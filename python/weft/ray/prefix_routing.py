@@ -8,7 +8,7 @@ selected. Replicas that are far busier than the least busy one come last, regard
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from itertools import islice, takewhile
@@ -72,10 +72,8 @@ class _Text(NamedTuple):
     """Hashed blocks of a prompt."""
 
     n_tokens: int
-    blocks: frozenset[int]
-    places: Mapping[int, int]
-    """Position of each block, from 1."""
-    order: Sequence[int]
+    places: dict[int, int]
+    """Position of each block, from 1, in order."""
 
 
 class _ReplicaRecord:
@@ -279,16 +277,14 @@ class Router:
             n_waiting = min(digest.n_queued + record.n_since(digest.made_at), n_requests)
             pending = running + record.pending(n_waiting, self._typical)
         in_pool, in_store = _cached_lengths(record, text)
-        n_blocks = (in_pool + in_store) // BLOCK
-        next_block = text.order[n_blocks] if n_blocks < len(text.order) else None
+        next_block = next(islice(text.places, (in_pool + in_store) // BLOCK, None), None)
         own = _n_to_compute(text, in_pool, in_store)
         return _Estimate(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
 
 
 def _text(tokens: Sequence[int], salt: bytes) -> _Text:
-    order = block_hashes(tokens, salt=salt)
-    places = {block: place for place, block in enumerate(order, start=1)}
-    return _Text(len(tokens), frozenset(places), places, order)
+    hashes = block_hashes(tokens, salt=salt)
+    return _Text(len(tokens), {block: place for place, block in enumerate(hashes, start=1)})
 
 
 def _cached_lengths(record: _ReplicaRecord, text: _Text) -> tuple[int, int]:
@@ -301,7 +297,7 @@ def _cached_lengths(record: _ReplicaRecord, text: _Text) -> tuple[int, int]:
 def _depth(text: _Text, held: AbstractSet[int]) -> int:
     """Returns the number of leading blocks that are cached: each hash also represents all previous blocks."""
     # This iteration is bounded by the size of the text, not of the cache.
-    return max(map(text.places.__getitem__, held & text.blocks), default=0)
+    return max(map(text.places.__getitem__, text.places.keys() & held), default=0)
 
 
 def _n_to_compute(text: _Text, in_pool: int, in_store: int) -> float:

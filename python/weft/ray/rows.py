@@ -1,8 +1,6 @@
 """Rows of offline jobs: requests, results and their files. Independent of Ray."""
 
 import asyncio
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 from weft.engine import Engine
 from weft.errors import WeftError
 from weft.request import RequestOptions
+from weft.work.files import write_atomically
 
 OPEN_PER_SLOT = 2
 """Concurrent requests per slot: waiting ones keep the slots busy, and none waits for long."""
@@ -81,10 +80,7 @@ async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: C
 def save(folder: Path, written: Sequence[Written]) -> None:
     """Writes a result file atomically, with the same name if the same rows are written again."""
     name = blake2b(msgspec.json.encode([one.id for one in written]), digest_size=16).hexdigest()
-    part = folder / f"part-{name}.jsonl"
-    unfinished = folder / f".{part.name}.{os.getpid()}.{time.monotonic_ns()}"
-    unfinished.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in written))
-    unfinished.replace(part)
+    write_atomically(folder / f"part-{name}.jsonl", msgspec.json.Encoder().encode_lines(written))
 
 
 def saved(folder: Path) -> Iterator[Written]:

@@ -64,15 +64,6 @@ class _ClientRequests(msgspec.Struct):
     is_whole: bool = False
     """True if the last response was passed to Granian completely. An incomplete one was counted where it was aborted."""
 
-    def wrap(self, send: Send) -> Send:
-        """Wraps `send` to record whether the response is complete."""
-
-        async def send_and_learn(message: MutableMapping[str, Any]) -> None:
-            await send(message)
-            self.is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-
-        return send_and_learn
-
 
 class _Connection(msgspec.Struct):
     client: Client
@@ -112,23 +103,23 @@ class Connections:
                 return
             # Granian passes the port as a string.
             address, port = scope["client"]
-            with self._request((address, int(port))) as requests:
-                await app(scope, receive, requests.wrap(send))
+            with self._lock:
+                requests = self._requests.setdefault((address, int(port)), _ClientRequests())
+                requests.n_open += 1
+                requests.is_whole = False
+
+            async def send_and_learn(message: MutableMapping[str, Any]) -> None:
+                await send(message)
+                requests.is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+            try:
+                await app(scope, receive, send_and_learn)
+            finally:
+                with self._lock:
+                    requests.n_open -= 1
+                    requests.ended_at = time.monotonic()
 
         return wrapped
-
-    @contextmanager
-    def _request(self, client: Client) -> Iterator[_ClientRequests]:
-        with self._lock:
-            requests = self._requests.setdefault(client, _ClientRequests())
-            requests.n_open += 1
-            requests.is_whole = False
-        try:
-            yield requests
-        finally:
-            with self._lock:
-                requests.n_open -= 1
-                requests.ended_at = time.monotonic()
 
     def start(self, cuts: DisconnectCounters, loop: asyncio.AbstractEventLoop) -> None:
         """Checks the connections periodically on a separate thread, until `loop` is closed.

@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -112,20 +112,14 @@ class FetchingEngine(Engine):
 
 async def _run_on_daemon_thread(work: Callable[[], Made]) -> Made:
     """Returns the result of `work`, run on a daemon thread, so that the process can exit without waiting for it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Made] = loop.create_future()
-
-    def tell(settle: Callable[[Any], None], result: object) -> None:
-        if not done.done():  # The caller was cancelled.
-            settle(result)
+    done: Future[Made] = Future()
 
     def run() -> None:
+        done.set_running_or_notify_cancel()  # From here on, cancelling the caller does not change `done`.
         try:
-            settled = partial(tell, done.set_result, work())
+            done.set_result(work())
         except Exception as error:  # noqa: BLE001 (raised in the awaiting task)
-            settled = partial(tell, done.set_exception, error)
-        with suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(settled)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="weft-download", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)

@@ -69,7 +69,7 @@ def _supervise(settings: Settings, endpoints: Sequence[Endpoint], config: dict[s
     )
     server.line = ours
     server.is_hangup_ignored = is_hangup_ignored()
-    supervision = _Supervision(server)
+    supervision = threading.Thread(target=server.supervise, name="weft-supervision", daemon=True)
     supervision.start()
     is_dead = False
     try:
@@ -81,8 +81,8 @@ def _supervise(settings: Settings, endpoints: Sequence[Endpoint], config: dict[s
         # The worker's last message may be the reason for its death, so it is received first.
         workers.close()
         supervision.join()
-    if supervision.failure is not None or is_dead:
-        logger.error("%s", supervision.failure or "the server process died")
+    if server.failure is not None or is_dead:
+        logger.error("%s", server.failure or "the server process died")
         return 1
     return 0
 
@@ -95,8 +95,20 @@ class _Server(MPServer):
     """
 
     line: Connection
+    failure: str | None = None
+    """Reason why the model could not be loaded."""
     is_hangup_ignored = False
     """True if SIGHUP was ignored when the server started, as by `nohup`, so that it outlives the terminal."""
+
+    def supervise(self) -> None:
+        """Receives the workers' messages until the pipe is closed. A worker that dies is restarted only if it was ready."""
+        with suppress(EOFError, OSError):
+            while True:
+                message = self.line.recv()
+                self.respawn_failed_workers = message == READY
+                if message not in (LOADING, READY):
+                    self.failure = message
+                    self.signal_handler_interrupt()
 
     def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
         """Handles a termination signal, and a model that cannot be loaded."""
@@ -111,29 +123,6 @@ class _Server(MPServer):
 
     def _write_pidfile(self) -> None:
         """Does nothing: no pid file is used, and Granian's implementation would scan all processes of the machine."""
-
-
-class _Supervision(threading.Thread):
-    """Receives the workers' messages. A worker that dies is restarted only if it was ready."""
-
-    def __init__(self, server: _Server) -> None:
-        super().__init__(name="weft-supervision", daemon=True)
-        self.failure: str | None = None
-        self._server = server
-
-    def run(self) -> None:
-        """Runs until the pipe is closed."""
-        while (message := self._receive()) is not None:
-            self._server.respawn_failed_workers = message == READY
-            if message not in (LOADING, READY):
-                self.failure = message
-                self._server.signal_handler_interrupt()
-
-    def _receive(self) -> str | None:
-        try:
-            return str(self._server.line.recv())
-        except (EOFError, OSError):
-            return None
 
 
 def _application(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from secrets import token_hex
 from typing import Literal
 
 import msgspec
@@ -114,21 +113,6 @@ def pieces(nodes: Sequence[SavedNode], model: Model) -> list[Piece]:
         return msgspec.structs.replace(made, finish_reason=node.finish_reason, stop_reason=node.stop_reason)
 
     return list(map(piece, nodes))
-
-
-def write(path: str, tree: SavedTree) -> None:
-    """Writes a file atomically.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    # In the same folder, so that it can be renamed over the old file.
-    partial = Path(f"{path}.{token_hex(4)}.partial")
-    try:
-        partial.write_bytes(msgspec.json.encode(tree))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read(path: str, max_bytes: int) -> SavedTree:

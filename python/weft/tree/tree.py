@@ -3,7 +3,10 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from weft._native import Model
 from weft.drawing.figure import DEFAULT_DRAWN
@@ -14,6 +17,7 @@ from weft.tree.node import Node
 from weft.tree.nodes import Nodes
 from weft.tree.picture import Format, draw
 from weft.tree.piece import Piece
+from weft.work.files import write_atomically
 
 MAX_NODES = 10_000
 """Default maximum number of nodes."""
@@ -170,7 +174,7 @@ class Tree:
         tree = saved.SavedTree(model=saved.identity(model), cached=sorted(paths), nodes=nodes)
         for node_id, tokens in paths.items():
             await self.engine.save_prefix(tokens, saved.cache_file(file, node_id), adapters=adapters)
-        await asyncio.to_thread(saved.write, file, tree)
+        await asyncio.to_thread(write_atomically, Path(file), msgspec.json.encode(tree))
 
     @classmethod
     async def load(

@@ -1,10 +1,7 @@
 """Persistent tuning results: one small file per model, machine and build."""
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -12,6 +9,7 @@ import msgspec
 
 from weft._native import Hardware, Model, tune
 from weft.config import EngineConfig, Kernels
+from weft.work.files import write_atomically
 
 Progress = Callable[[float], object] | None
 """Callback for the completed fraction, 0 to 1."""
@@ -123,12 +121,4 @@ def write(path: Path, tuned: Tuned) -> None:
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(tuned)))
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(tuned)))
