@@ -17,8 +17,9 @@ from tests.helpers import wait_until
 from tests.hub.fake_hub import PIECE, FakeHub
 from tests.server.live import LiveServer
 from tests.server.test_serve import shown_on_a_terminal
-from weft.hub import Progress, Source
+from weft.hub import Progress
 from weft.serving import fetching
+from weft.settings import Settings
 
 REPO = "user/storyteller"
 FILE = "storyteller-Q8_0.gguf"
@@ -114,8 +115,7 @@ async def test_a_model_has_its_name_and_its_state_from_the_start_on(
 
 def test_an_engine_says_when_its_model_is_here_whatever_its_progress_told(hub: FakeHub) -> None:
     engine = fetching.FetchingEngine(
-        Source(url=f"{hub.url}/x.gguf"),
-        config=weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False),
+        Settings(model_url=f"{hub.url}/x.gguf", engine=weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)),
         has_bar=False,
         on_fetching=lambda progress: None,
         on_progress=lambda _: seen.append(engine.has_files),
@@ -200,9 +200,7 @@ def test_without_a_terminal_the_log_tells_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(fetching, "LOG_EVERY_S", 0)
     told: list[Progress] = []
-    engine = fetching.FetchingEngine(
-        Source(repo=REPO), config=weft.EngineConfig(), has_bar=False, on_fetching=told.append, on_progress=None
-    )
+    engine = fetching.FetchingEngine(Settings(hf_repo=REPO), has_bar=False, on_fetching=told.append, on_progress=None)
     with caplog.at_level(logging.INFO, "weft"):
         engine._on_progress_of_download(Progress(FILE, 1_500_000, 3_000_000_000))
         engine._on_progress_of_download(Progress(FILE, 2_000_000, None))

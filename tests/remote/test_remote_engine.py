@@ -231,7 +231,7 @@ async def test_a_reader_who_reads_nothing_is_ended(remote: RemoteEngine, monkeyp
     monkeypatch.setattr(remote_stream, "MAX_BEHIND", 20)
     monkeypatch.setattr(remote_stream, "PATIENCE_S", 0.0)
     stream = remote.stream(PROMPT, ignore_eos=True, context_shift=True)
-    await wait_until(lambda: stream._feed.error is not None)  # type: ignore[attr-defined]
+    await wait_until(lambda: stream.feed.error is not None)  # type: ignore[attr-defined]
     with pytest.raises(weft.SlowConsumerError):
         await stream.next_batch()
 

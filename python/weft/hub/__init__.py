@@ -74,7 +74,7 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
     from weft.hub import docker, repository, url  # noqa: PLC0415 (they require huggingface-hub)
 
     try:
-        counter = DownloadCounter(None, on_progress, has_bar)
+        counter = DownloadCounter(on_progress, has_bar)
         if source.docker is not None:
             return Found(docker.find(source, counter))
         return repository.find(source, counter) if source.url is None else Found(url.find(source, counter))

@@ -7,19 +7,24 @@ and a request without a token is answered with the address that issues tokens.
 import logging
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
 
 import msgspec
 
-from weft.hub.download import Remote, download, opened
-from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
+from weft.hub.download import Remote, download, fetched_or_cached, opened
+from weft.hub.failure import Unavailable, not_cached, reason, size_text
 from weft.hub.folders import docker_folder, holding
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, docker_parts
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
 
 logger = logging.getLogger("weft")
 
@@ -55,36 +60,26 @@ def find(source: Source, counter: DownloadCounter) -> Path:
     Raises:
         Unavailable: The model is not available.
     """
-    from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
-    from huggingface_hub import constants  # noqa: PLC0415
-
     repo, tag = docker_parts(str(source.docker))
     folder = docker_folder() / quote(repo, safe="")
     note = folder / f"{tag}.tag"
-    if source.offline or constants.is_offline_mode():
-        if (cached := _cached(note)) is None:
-            raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
-        return cached
     registry = _Registry(repo)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch() -> Path:
+        registry.check_url()
         with holding(folder / "lock"):
             return _fetch(registry, tag, note, counter)
-    except (HTTPError, OSError, InvalidURL) as error:
-        why = _reason(error, registry)
-        if (cached := _cached(note)) is None or not is_out_of_reach(error):
-            raise Unavailable(why) from None
-        logger.warning("%s; taking what is cached of it", why)
-        return cached
+
+    return fetched_or_cached(fetch, partial(_cached, note), partial(_reason, where=registry.base), offline=source.offline)
 
 
-def _cached(note: Path) -> Path | None:
+def _cached(note: Path) -> Path:
     """Returns the file that a tag referred to when it was last resolved."""
-    try:
+    with suppress(OSError, ValueError):  # Unreadable, or not a file name.
         path = note.with_name(note.read_text(encoding="ascii").strip())
-    except (OSError, ValueError):  # Unreadable, or not a file name.
-        return None
-    return path if path.is_file() else None
+        if path.is_file():
+            return path
+    raise not_cached(note.parents[1])
 
 
 def _fetch(registry: "_Registry", tag: str, note: Path, counter: DownloadCounter) -> Path:
@@ -94,10 +89,10 @@ def _fetch(registry: "_Registry", tag: str, note: Path, counter: DownloadCounter
     if path.is_file():
         logger.info("%s:%s is cached: %s", registry.repo, tag, path)
     else:
-        counter.n_total = layer.size
-        size = "" if layer.size is None else f", {size_text(layer.size)}"
-        logger.info("downloading %s:%s%s", registry.repo, tag, size)
-        remote = Remote(name=f"{registry.repo}:{tag}", url=registry.blob(layer.digest), size=layer.size, sha256=sha256)
+        name = f"{registry.repo}:{tag}"
+        counter.expect(name, [layer.size])
+        url = f"{registry.base}/blobs/{layer.digest.lower()}"
+        remote = Remote(name=name, url=url, size=layer.size, sha256=sha256)
         registry.download(remote, path, counter)
     # Written last, so that the tag only refers to a complete file.
     written = note.with_name(f"{note.name}.incomplete")
@@ -129,13 +124,17 @@ class _Registry:
     def __init__(self, repo: str) -> None:
         self.repo = repo
         self.url = (os.environ.get("WEFT_DOCKER_REGISTRY") or REGISTRY).rstrip("/")
+        self.base = f"{self.url}/v2/{repo}"
+        self._headers: dict[str, str] = {}
+
+    def check_url(self) -> None:
+        """Raises Unavailable if `WEFT_DOCKER_REGISTRY` is not a URL."""
         if urlsplit(self.url).scheme not in ("http", "https"):
             raise Unavailable(f"WEFT_DOCKER_REGISTRY is {self.url!r}, which is no address, as {REGISTRY}")
-        self._headers: dict[str, str] = {}
 
     def manifest(self, tag: str) -> _Manifest:
         """Returns the manifest of an image."""
-        url, accept = f"{self.url}/v2/{self.repo}/manifests/{tag}", {"Accept": MANIFESTS}
+        url, accept = f"{self.base}/manifests/{tag}", {"Accept": MANIFESTS}
         from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
         try:
@@ -144,10 +143,6 @@ class _Registry:
             if not self._request_token(error):
                 raise
         return _get_json(url, accept | self._headers, _Manifest)
-
-    def blob(self, digest: str) -> str:
-        """Returns the URL of a layer."""
-        return f"{self.url}/v2/{self.repo}/blobs/{digest.lower()}"
 
     def download(self, remote: Remote, path: Path, counter: DownloadCounter) -> None:
         """Downloads a layer, with a new token whenever one expires: they are valid for minutes."""
@@ -166,11 +161,9 @@ class _Registry:
                 # The next attempt counts these bytes again.
                 counter.add(remote.name, -n_there)
 
-    def _request_token(self, error: Exception) -> bool:
+    def _request_token(self, error: "HfHubHTTPError") -> bool:
         """Requests a token if the response requires one and names its issuer. Returns True if there is a token now."""
-        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
-
-        if not isinstance(error, HfHubHTTPError) or error.response.status_code != 401:
+        if error.response.status_code != 401:
             return False
         scheme, _, asked = error.response.headers.get("WWW-Authenticate", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -203,11 +196,10 @@ def _get_json(url: str, headers: dict[str, str], kind: type[Response]) -> Respon
         raise Unavailable(f"{url.partition('?')[0]} does not return a {kind.__name__.strip('_').lower()}: {error}") from None
 
 
-def _reason(error: Exception, registry: _Registry) -> str:
+def _reason(error: Exception, where: str) -> str:
     """Returns the reason of a failure. Messages about the hub's tokens do not apply to registries."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
 
-    where = f"{registry.url}/v2/{registry.repo}"
     if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (401, 403, 404):
         return reason(error, where=where)
     said = f"{error.response.status_code} {error.response.reason_phrase}".strip()

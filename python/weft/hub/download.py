@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from weft.hub.failure import Unavailable, size_text, words
+from weft.hub.failure import Unavailable, is_out_of_reach, size_text, words
 from weft.hub.progress import DownloadCounter
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from huggingface_hub.utils import tqdm
 
 logger = logging.getLogger("weft")
+
+Made = TypeVar("Made")
 
 MAX_FAILURES = 5
 """Maximum consecutive attempts without progress."""
@@ -78,6 +80,40 @@ def download(remote: Remote, target: Path, partial: Path, counter: DownloadCount
                 time.sleep(PAUSE_S)
     _check(remote, partial)
     partial.replace(target)
+
+
+def fetched_or_cached(
+    fetch: Callable[[], Made], cached: Callable[[], Made], why: Callable[[Exception], str], *, offline: bool, note: str = ""
+) -> Made:
+    """Returns the result of `fetch`, or of `cached` if `offline`, in the offline mode of the hub, or if a server is out of reach.
+
+    Args:
+        fetch: Downloads what is not cached.
+        cached: Returns the cached files; raises Unavailable if there are none.
+        why: Returns the reason of a failure of `fetch`.
+        offline: Uses cached files only.
+        note: Added to the reason of a failure if nothing is cached.
+
+    Raises:
+        Unavailable: Neither is available.
+    """
+    from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    if offline or constants.is_offline_mode():
+        return cached()
+    try:
+        return fetch()
+    except (HTTPError, OSError, InvalidURL) as error:
+        failure = why(error)
+        if not is_out_of_reach(error):
+            raise Unavailable(failure) from None
+        try:
+            found = cached()
+        except Unavailable:
+            raise Unavailable(f"{failure}{note}") from None
+        logger.warning("%s; taking what is cached of it", failure)
+        return found
 
 
 @contextmanager

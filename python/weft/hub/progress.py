@@ -1,8 +1,13 @@
 """Progress of a download, as numbers and as a bar on a terminal."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from weft.hub.failure import size_text
+
+logger = logging.getLogger("weft")
 
 
 class Progress(NamedTuple):
@@ -20,11 +25,16 @@ class Progress(NamedTuple):
 class DownloadCounter:
     """Counts the downloaded bytes of all files of one model."""
 
-    n_total: int | None
     on_progress: Callable[[Progress], object] | None = None
     has_bar: bool = True
     """Allows a progress bar, on a terminal, unless `HF_HUB_DISABLE_PROGRESS_BARS` is set."""
     n_bytes: int = 0
+    n_total: int | None = None
+
+    def expect(self, name: str, sizes: Collection[int | None]) -> None:
+        """Logs the beginning of a download of files with these sizes, whose total is known if all of them are."""
+        self.n_total = None if None in sizes else sum(size or 0 for size in sizes)
+        logger.info("downloading %s%s", name, "" if self.n_total is None else f", {size_text(self.n_total)}")
 
     def add(self, file: str, n: int) -> None:
         """Adds `n` bytes, which may be negative."""

@@ -3,12 +3,13 @@
 import logging
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.hub.choice import choose, projector_for
-from weft.hub.download import Remote, download
-from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
+from weft.hub.download import Remote, download, fetched_or_cached
+from weft.hub.failure import Unavailable, not_cached, reason
 from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Found, Source
@@ -27,43 +28,34 @@ def find(source: Source, counter: DownloadCounter) -> Found:
     Raises:
         Unavailable: The model is not available.
     """
-    from httpx2 import HTTPError  # noqa: PLC0415
     from huggingface_hub import constants, get_token  # noqa: PLC0415
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
 
     repo, _, quant = str(source.repo).partition(":")
     hub = hub_folder()
-    if source.offline or constants.is_offline_mode():
-        return _cached(hub, repo, quant or None, source)
-    where = f"{constants.ENDPOINT}/{repo}"
-    has_token = bool(source.token or get_token())
     try:
-        return _fetch(hub, repo, quant or None, source, counter)
+        return fetched_or_cached(
+            partial(_fetch, hub, repo, quant or None, source, counter),
+            partial(_cached, hub, repo, quant or None, source),
+            partial(reason, where=f"{constants.ENDPOINT}/{repo}", has_token=bool(source.token or get_token())),
+            offline=source.offline,
+            note="; and it is not cached",
+        )
     except HFValidationError as error:
         raise Unavailable(str(error)) from None
-    except (HTTPError, OSError) as error:
-        why = reason(error, where=where, has_token=has_token)
-        if not is_out_of_reach(error):
-            raise Unavailable(why) from None
-        try:
-            found = _cached(hub, repo, quant or None, source)
-        except Unavailable:
-            raise Unavailable(f"{why}; and it is not cached") from None
-        logger.warning("%s; taking what is cached of it", why)
-        return found
 
 
 def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
-    why = f"it is not cached in {hub}, and --offline keeps it from being downloaded"
+    why = not_cached(hub)
     for commit, files in snapshots(repository_folder(hub, repo)):
         try:
             name = choose(files, quant, source.file)[0]
         except Unavailable as error:
-            why = f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded"
+            why = Unavailable(f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded")
             continue
         logger.info("%s is cached: %s", repo, commit / name)
         return _found(commit, name, _projector(name, files, source))
-    raise Unavailable(why)
+    raise why
 
 
 def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: DownloadCounter) -> Found:
@@ -84,10 +76,8 @@ def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: Dow
     if not missing:
         logger.info("%s is cached: %s", repo, names[0])
     else:
-        sizes = [files[name].size for name in missing]
-        counter.n_total = None if None in sizes else sum(size or 0 for size in sizes)
-        size = "" if counter.n_total is None else f", {size_text(counter.n_total)}"
-        logger.info("downloading %s: %s%s", repo, " and ".join(names[:1] + (f"{len(names) - 1} more",) * (len(names) > 1)), size)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        counter.expect(f"{repo}: {names[0]}{more}", [files[name].size for name in missing])
     headers = build_hf_headers(token=source.token)
     for name in missing:
         key, n_bytes = _key(files[name]), files[name].size

@@ -2,12 +2,13 @@
 
 import hashlib
 import logging
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from weft.hub.choice import parts_of
-from weft.hub.download import Remote, download, opened
-from weft.hub.failure import Unavailable, is_out_of_reach, reason, size_text
+from weft.hub.download import Remote, download, fetched_or_cached, opened
+from weft.hub.failure import Unavailable, not_cached, reason
 from weft.hub.folders import holding, url_folder
 from weft.hub.progress import DownloadCounter
 from weft.hub.source import Source, bare, file_name
@@ -26,31 +27,27 @@ def find(source: Source, counter: DownloadCounter) -> Path:
     Raises:
         Unavailable: The model is not available.
     """
-    from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
-    from huggingface_hub import constants, get_token  # noqa: PLC0415
+    from huggingface_hub import get_token  # noqa: PLC0415
 
     url = str(source.url)
     urls = [urlunsplit(urlsplit(url)._replace(path=part)) for part in parts_of(urlsplit(url).path)]
     # All parts are in the folder of the first.
     folder = url_folder() / hashlib.sha256(urls[0].encode()).hexdigest()[:32]
-    cached = [folder / file_name(each) for each in urls]
-    is_cached = all(path.is_file() for path in cached)
-    if source.offline or constants.is_offline_mode():
-        if not is_cached:
-            raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
-        return cached[0]
-    token = source.token or get_token()
-    headers = _headers(url, token)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / file_name(each) for each in urls]
+    headers = _headers(url, source.token or get_token())
+
+    def cached() -> Path:
+        if not all(path.is_file() for path in paths):
+            raise not_cached(folder.parent)
+        return paths[0]
+
+    def fetch() -> Path:
         with holding(folder / "lock"):
-            _download([_probe(each, headers) for each in urls], cached, counter)
-    except (HTTPError, OSError, InvalidURL) as error:
-        why = reason(error, where=bare(url), has_token=bool(headers))
-        if not (is_cached and is_out_of_reach(error)):
-            raise Unavailable(why) from None
-        logger.warning("%s; taking what is cached of it", why)
-    return cached[0]
+            _download([_probe(each, headers) for each in urls], paths, counter)
+        return paths[0]
+
+    why = partial(reason, where=bare(url), has_token=bool(headers))
+    return fetched_or_cached(fetch, cached, why, offline=source.offline)
 
 
 def _download(remotes: list[Remote], cached: list[Path], counter: DownloadCounter) -> None:
@@ -58,9 +55,7 @@ def _download(remotes: list[Remote], cached: list[Path], counter: DownloadCounte
     if not missing:
         logger.info("it is cached: %s", cached[0])
         return
-    sizes = [remote.size for remote, _ in missing]
-    counter.n_total = None if None in sizes else sum(size or 0 for size in sizes)
-    logger.info("downloading %s%s", cached[0].name, "" if counter.n_total is None else f", {size_text(counter.n_total)}")
+    counter.expect(cached[0].name, [remote.size for remote, _ in missing])
     for remote, path in missing:
         version = hashlib.sha256(str(remote.etag).encode()).hexdigest()[:16]
         partial = path.with_name(f"{path.name}.{version}.incomplete")

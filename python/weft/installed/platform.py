@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,18 @@ def unix_socket() -> socket.socket:
     return socket.socket(family)
 
 
-def claim_name(name: str) -> socket.socket | None:
+def claim_name(name: str) -> AbstractContextManager[object]:
     """Claims a name that one process at a time can hold, until the socket is closed or the process ends.
 
     Returns:
-        The claim: a socket with an abstract address (unix(7)). None on other systems than Linux: two servers that start at the
-        same moment detect each other there when the second one binds.
+        The claim: a socket with an abstract address (unix(7)). Without effect on other systems than Linux: two servers that start
+        at the same moment detect each other there when the second one binds.
 
     Raises:
         OSError: Another process holds the name.
     """
     if os.name != "posix" or not Path("/proc/self").exists():
-        return None
+        return nullcontext()
     claim = unix_socket()
     try:
         # The leading zero makes the address abstract. Its length is limited, the name's is not.

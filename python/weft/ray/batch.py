@@ -146,9 +146,7 @@ class _Writer:
         cost = {
             "n_done": len(written),
             "n_failed": sum(one.error is not None for one in written),
-            "n_computed": sum(one.n_computed for one in written),
-            "n_cached": sum(one.n_cached for one in written),
-            "n_predicted": sum(one.n_predicted for one in written),
+            **{name: sum(getattr(one, name) for one in written) for name in ("n_computed", "n_cached", "n_predicted")},
         }
         return pa.Table.from_pylist([cost])
 

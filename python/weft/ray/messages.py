@@ -1,9 +1,10 @@
 """Messages between the HTTP process and the replicas: plain data that can be pickled efficiently."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -130,29 +131,22 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (a field of any type)
 
 def portable(event: Event) -> Event:
     """Returns an event of a compact stream with its log-probabilities as lists of pairs."""
-    if isinstance(event, Token) and event.logprobs is not None:
-        return msgspec.structs.replace(event, logprobs=cast("CompactLogprobs", event.logprobs).pairs())
-    if isinstance(event, PromptLogprobs):
-        logprobs = cast("Sequence[CompactLogprobs | None]", event.logprobs)
-        pairs = tuple(None if one is None else one.pairs() for one in logprobs)
-        return msgspec.structs.replace(event, logprobs=pairs)
-    return event
+    return _converted(event, CompactLogprobs.pairs)
 
 
 def received(event: Event, model: Model, *, compact: bool) -> Event:
     """Reverts `portable`, with the spelling of tokens from this process's vocabulary."""
-    pairs: Any
-    if isinstance(event, Token) and (pairs := event.logprobs) is not None:
-        return msgspec.structs.replace(event, logprobs=_logprobs(pairs, model, compact=compact))
+    return _converted(event, partial(CompactLogprobs, model) if compact else partial(_logprobs, model))
+
+
+def _converted(event: Event, convert: Callable[[Any], Any]) -> Event:
+    if isinstance(event, Token) and event.logprobs is not None:
+        return msgspec.structs.replace(event, logprobs=convert(event.logprobs))
     if isinstance(event, PromptLogprobs):
-        pairs = event.logprobs
-        logprobs = tuple(None if one is None else _logprobs(one, model, compact=compact) for one in pairs)
-        return msgspec.structs.replace(event, logprobs=logprobs)
+        return msgspec.structs.replace(event, logprobs=tuple(None if one is None else convert(one) for one in event.logprobs))
     return event
 
 
-def _logprobs(pairs: Any, model: Model, *, compact: bool) -> CompactLogprobs | Logprobs:  # noqa: ANN401 (either type of logprobs)
-    if compact:
-        return CompactLogprobs(model, pairs)
+def _logprobs(model: Model, pairs: Sequence[tuple[int, float]]) -> Logprobs:
     chosen, *top = (Logprob(token, model.token_bytes(token), logprob) for token, logprob in pairs)
     return Logprobs(chosen, tuple(top))

@@ -127,9 +127,9 @@ class RemoteEngine(Engine):
         n = len(request.branches) or request.n
         feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
         stream = RemoteStream(
-            feed,
-            self._loop,
-            self._vocabulary,
+            feed=feed,
+            loop=self._loop,
+            model=self._vocabulary,
             seed=seed,
             n_prompt=len(tokens),
             request_id=request_id,

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import msgspec
@@ -31,10 +32,11 @@ SILENT_S = 20.0
 """Seconds without a message after which a replica that has accepted a request is presumed dead."""
 
 
+@dataclass(eq=False)
 class Feed:
     """Buffer of the messages from a replica. A task on the engine's event loop fills it, and a `RemoteStream` reads it.
 
-    Args:
+    Attributes:
         fleet: Replicas.
         call: Request to send.
         n: Number of branches.
@@ -42,19 +44,20 @@ class Feed:
         on_end: Called when no more messages will arrive.
     """
 
-    def __init__(self, fleet: Fleet, call: Call, n: int, taken_within_s: float, on_end: Callable[[], object]) -> None:
-        self.accepted: Accepted | None = None
-        self.events: deque[Event] = deque()
-        self.error: Exception | None = None
-        self.explanation: CacheExplanation | None = None
-        self.is_closed = False
+    fleet: Fleet
+    call: Call
+    n: int
+    taken_within_s: float
+    on_end: Callable[[], object]
+    accepted: Accepted | None = None
+    events: deque[Event] = field(default_factory=deque)
+    error: Exception | None = None
+    explanation: CacheExplanation | None = None
+    is_closed: bool = False
+
+    def __post_init__(self) -> None:
         self._arrived = asyncio.Event()
-        self._fleet = fleet
-        self._call = call
-        self._n = n
-        self._n_open = n
-        self._taken_within_s = taken_within_s
-        self._on_end = on_end
+        self._n_open = self.n
         self._written: list[int] = []
         """Generated tokens of branch 0; with the prompt, the likely prefix of a later request."""
         self._read_at = time.monotonic()
@@ -68,7 +71,7 @@ class Feed:
     def close(self) -> None:
         """Cancels the request. Must be called on the event loop. Idempotent."""
         self.is_closed = True
-        self._on_end()
+        self.on_end()
         self.events.clear()
         if self._task is not None:
             self._task.cancel()
@@ -78,7 +81,7 @@ class Feed:
         """Cancels one branch."""
         if self.accepted is not None and not self.is_ended:
             with contextlib.suppress(ReplicaLostError):
-                await self._fleet.ask(self.accepted.replica_id, "cancel", self._call.id, index)
+                await self.fleet.ask(self.accepted.replica_id, "cancel", self.call.id, index)
 
     async def wait(self) -> None:
         """Waits for an event, an error or the end."""
@@ -110,11 +113,11 @@ class Feed:
         except Exception as error:  # noqa: BLE001 (raised by the consumer)
             self.error = error
         finally:
-            self._on_end()
+            self.on_end()
             self._arrived.set()
 
     async def _go_on_trying(self) -> None:
-        call, n_tries = self._call, 0
+        call, n_tries = self.call, 0
         began = time.monotonic()
         while True:
             n_tries += 1
@@ -127,7 +130,7 @@ class Feed:
                     lost = ReplicaLostError(self.accepted.replica_id)
                 replica_id = lost.replica_id or (self.accepted.replica_id if self.accepted is not None else "")
                 # Text that was delivered cannot be withdrawn, and another replica might continue it differently.
-                if self._n_open < self._n or self._written or n_tries == MAX_TRIES or call.only is not None:
+                if self._n_open < self.n or self._written or n_tries == MAX_TRIES or call.only is not None:
                     raise ReplicaLostError(replica_id, n_tries) from None
                 call = msgspec.structs.replace(call, avoid=(*call.avoid, replica_id))
                 self.accepted = self.explanation = None
@@ -135,8 +138,8 @@ class Feed:
                 return
 
     async def _read(self, call: Call) -> None:
-        async with contextlib.aclosing(self._fleet.begin(call)) as messages:
-            async with asyncio.timeout(self._taken_within_s) as waiting:
+        async with contextlib.aclosing(self.fleet.begin(call)) as messages:
+            async with asyncio.timeout(self.taken_within_s) as waiting:
                 async for message in messages:
                     # From here on the replica sends a message every few seconds, even if it has no events.
                     waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
@@ -157,7 +160,7 @@ class Feed:
             if self.accepted is not None:
                 # A continuation should be routed to this replica, even before its next digest.
                 tokens = [*unpacked(call.tokens), *self._written]
-                self._fleet.remember(self.accepted.replica_id, tokens, call.salt)
+                self.fleet.remember(self.accepted.replica_id, tokens, call.salt)
 
     def _add(self, events: list[Event]) -> None:
         for event in events:
@@ -168,17 +171,18 @@ class Feed:
                 self._written.append(event.token)
         self.events += events
         self._arrived.set()
-        limit = MAX_BEHIND * self._n
+        limit = MAX_BEHIND * self.n
         if len(self.events) > limit and time.monotonic() - self._read_at > PATIENCE_S:
             n_behind = len(self.events)
             self.events.clear()
             raise SlowConsumerError(n_behind, limit)
 
 
+@dataclass(eq=False, kw_only=True)
 class RemoteStream:
     """Counterpart of the compiled engine's `Stream` for remote requests, bound to one event loop.
 
-    Args:
+    Attributes:
         feed: Buffer to read.
         loop: Event loop on which it is read.
         model: Vocabulary for the spelling of tokens.
@@ -188,33 +192,24 @@ class RemoteStream:
         slots_before: Returns the offset of a replica's slots in the list of all slots.
     """
 
-    def __init__(
-        self,
-        feed: Feed,
-        loop: asyncio.AbstractEventLoop,
-        model: Model,
-        *,
-        seed: int,
-        n_prompt: int,
-        request_id: int,
-        slots_before: Callable[[str], int],
-    ) -> None:
-        self.seed = seed
-        self.n_prompt = n_prompt
-        self.request_id = request_id
-        self._feed = feed
-        self._loop = loop
-        self._model = model
-        self._slots_before = slots_before
+    feed: Feed
+    loop: asyncio.AbstractEventLoop
+    model: Model
+    seed: int
+    n_prompt: int
+    request_id: int
+    slots_before: Callable[[str], int]
+
+    def __post_init__(self) -> None:
         self._ready: deque[Event] = deque()
         # The task that fills the feed has no reference to this object, so dropping the last one cancels the request.
-        self._dropped = weakref.finalize(self, _close, loop, feed)
+        self._dropped = weakref.finalize(self, _close, self.loop, self.feed)
         self._dropped.atexit = False
 
     @property
     def explanation(self) -> CacheExplanation | None:
         """See `Stream.explanation`; it arrives up to 250 ms late, and changes with the next event."""
-        return self._feed.explanation
+        return self.feed.explanation
 
     def __aiter__(self) -> "RemoteStream":
         return self
@@ -235,16 +230,16 @@ class RemoteStream:
             ReplicaLostError: The replica has died.
             NoReplicaError: No replica accepted the request in time.
         """
-        await self._feed.wait()
-        events = self._feed.take()
-        if not events or self._feed.accepted is None:
+        await self.feed.wait()
+        events = self.feed.take()
+        if not events or self.feed.accepted is None:
             return events
-        n_before = self._slots_before(self._feed.accepted.replica_id)
-        return [_numbered(received(event, self._model, compact=compact), n_before) for event in events]
+        n_before = self.slots_before(self.feed.accepted.replica_id)
+        return [_numbered(received(event, self.model, compact=compact), n_before) for event in events]
 
     async def readable(self) -> None:
         """Waits until `next_batch` would return immediately."""
-        await self._feed.wait()
+        await self.feed.wait()
 
     def cancel(self, index: int) -> None:
         """Sends a request to cancel one branch.
@@ -253,7 +248,7 @@ class RemoteStream:
             InvalidRequestError: `index` is not a branch number.
         """
         _check(index)
-        asyncio.run_coroutine_threadsafe(self._feed.cancel(index), self._loop)
+        asyncio.run_coroutine_threadsafe(self.feed.cancel(index), self.loop)
 
     async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
         """Raises NotSupportedError.

@@ -14,12 +14,11 @@ from typing import TypeVar
 import msgspec
 
 from weft import hub
-from weft.config import EngineConfig
 from weft.engine import Engine
 from weft.errors import InvalidConfigError, ModelLoadError
 from weft.hub.failure import size_text
 from weft.hub.progress import Progress
-from weft.hub.source import Source
+from weft.settings import Settings
 
 logger = logging.getLogger("weft")
 
@@ -33,9 +32,7 @@ class FetchingEngine(Engine):
     """An engine that downloads its model, or the projector of a local model, on start.
 
     Args:
-        model: Source or local path of the model; None is the demo model.
-        projector: Source of the projector, if it is separate from the model's.
-        config: Settings of the engine.
+        settings: Settings with the source of the model or of the projector.
         has_bar: Shows a progress bar on the terminal.
         on_fetching: Called with the progress of the download, on another thread.
         on_progress: Called with the loaded fraction, after the download.
@@ -43,16 +40,15 @@ class FetchingEngine(Engine):
 
     def __init__(
         self,
-        model: Source | str | None,
-        projector: Source | None = None,
+        settings: Settings,
         *,
-        config: EngineConfig,
         has_bar: bool,
         on_fetching: Callable[[Progress], object],
         on_progress: Callable[[float], object] | None,
     ) -> None:
-        self._sources = (model if isinstance(model, Source) else None, projector)
-        super().__init__(model.name if isinstance(model, Source) else model, config=config, on_progress=on_progress)
+        self._sources = settings.source, settings.projector_source
+        name = settings.model if settings.source is None else settings.source.name
+        super().__init__(name, config=settings.engine, on_progress=on_progress)
         self._has_bar = has_bar
         self._on_fetching = on_fetching
         self._logged_at = time.monotonic()
@@ -115,7 +111,9 @@ async def _run_on_daemon_thread(work: Callable[[], Made]) -> Made:
     done: Future[Made] = Future()
 
     def run() -> None:
-        done.set_running_or_notify_cancel()  # From here on, cancelling the caller does not change `done`.
+        if not done.set_running_or_notify_cancel():
+            return
+        # From here on, cancelling the caller does not change `done`.
         try:
             done.set_result(work())
         except Exception as error:  # noqa: BLE001 (raised in the awaiting task)

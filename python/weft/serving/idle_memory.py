@@ -8,6 +8,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from weft._native import trim_heap
 from weft.installed.platform import resident_bytes
@@ -31,6 +32,7 @@ GROWN = 4 << 20
 """Growth of resident memory since the last trim, in bytes, from which the heap is trimmed."""
 
 
+@dataclass
 class Collector:
     """Replaces the interpreter's automatic collections of the oldest generation, which may occur in the middle of all streams.
 
@@ -42,37 +44,27 @@ class Collector:
     and many streams. Trimming delays threads that allocate, so it waits for an idle time.
     """
 
-    def __init__(
-        self,
-        is_idle: Callable[[], bool],
-        resident: Callable[[], int] = resident_bytes,
-        trim: Callable[[], None] = trim_heap,
-    ) -> None:
-        """Creates a collector that is not started.
-
-        Args:
-            is_idle: Returns True if no request is waiting or running.
-            resident: Returns the resident memory of the process, in bytes.
-            trim: Returns free memory to the system; called on a separate thread.
-        """
-        self._is_idle = is_idle
-        self._resident = resident
-        self._trim = trim
-        self._last_s = 0.0
-        self._least = 0
-        self._fewest = sys.maxsize
-        self._trimming: threading.Thread | None = None
+    is_idle: Callable[[], bool]
+    """Returns True if no request is waiting or running."""
+    resident: Callable[[], int] = resident_bytes
+    """Returns the resident memory of the process, in bytes."""
+    trim: Callable[[], None] = trim_heap
+    """Returns free memory to the system; called on a separate thread."""
+    _last_s: float = 0.0
+    _least: int = 0
+    _fewest: int = sys.maxsize
+    _trimming: threading.Thread | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts periodic checks, which run as long as the loop."""
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
         self._last_s = loop.time()
-        self._least = self._resident()
+        self._least = self.resident()
         loop.call_later(LOOK_S, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        is_idle = self._is_idle()
+        is_idle = self.is_idle()
         self._collect(loop.time(), is_idle)
         if is_idle and (self._trimming is None or not self._trimming.is_alive()):
             self._trim_if_grown()
@@ -88,12 +80,12 @@ class Collector:
             self._last_s = now
 
     def _trim_if_grown(self) -> None:
-        held = self._resident()
+        held = self.resident()
         self._least = min(self._least, held)
         if held - self._least >= GROWN:
             self._trimming = threading.Thread(target=self._trim_now, name="weft-trim", daemon=True)
             self._trimming.start()
 
     def _trim_now(self) -> None:
-        self._trim()
-        self._least = self._resident()
+        self.trim()
+        self._least = self.resident()

@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 import stat
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -91,7 +91,7 @@ def _claim_port(address: Address, claims: ExitStack, *, reuse_port: bool) -> Add
         probe.bind((address.host, address.port))
         found = Address(address.host, probe.getsockname()[1])
         if not reuse_port:
-            _claim_name(found.name, claims)
+            claims.enter_context(claim_name(found.name))
             probe.listen(1)
     return found
 
@@ -99,7 +99,7 @@ def _claim_port(address: Address, claims: ExitStack, *, reuse_port: bool) -> Add
 def _claim_path(address: Address, claims: ExitStack) -> None:
     path = address.path
     assert path is not None, "the address is a unix socket's"
-    _claim_name(address.name, claims)
+    claims.enter_context(claim_name(address.name))
     if path.exists():
         _remove_abandoned(path)
     with unix_socket() as probe:
@@ -118,11 +118,6 @@ def _remove_abandoned(path: Path) -> None:
     path.unlink()
 
 
-def _claim_name(name: str, claims: ExitStack) -> None:
-    if (claimed := claim_name(name)) is not None:
-        claims.enter_context(claimed)
-
-
 def is_listening(address: Address) -> bool:
     """Returns True if this process is listening on an address, regardless of which library created the socket.
 
@@ -133,21 +128,14 @@ def is_listening(address: Address) -> bool:
             return probe.connect_ex((address.host, address.port)) == 0
     place = str(address.path) if address.path is not None else (address.host, address.port)
     for number in open_handles():
-        try:
+        with suppress(OSError):  # Not a socket, or closed meanwhile.
             held = socket.socket(fileno=number)
-        except OSError:  # Not a socket, or closed meanwhile.
-            continue
-        try:
-            bound = held.getsockname()
-            if (
-                held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                and (bound[:2] if isinstance(bound, tuple) else bound) == place
-            ):
+            try:
+                bound, accepts = held.getsockname(), held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            finally:
+                held.detach()  # The handle belongs to another object and must stay open.
+            if accepts and (bound[:2] if isinstance(bound, tuple) else bound) == place:
                 return True
-        except OSError:
-            continue
-        finally:
-            held.detach()  # The handle belongs to another object and must stay open.
     return False
 
 

@@ -24,21 +24,13 @@ def new_engine(
         has_bar: True to show the progress of downloading and loading on the terminal.
         on_fetching: Called with the progress of the download, on another thread.
     """
-    source, projector = settings.source, settings.projector_source
-    file = source.name if source is not None else Path(settings.model or DEMO_MODEL).name
+    file = settings.source.name if settings.source is not None else Path(settings.model or DEMO_MODEL).name
     on_progress = bar(f"loading {file}") if has_bar else None
-    if source is None and projector is None:
+    if settings.source is None and settings.projector_source is None:
         return Engine(settings.model, config=settings.engine, on_progress=on_progress)
     from weft.serving.fetching import FetchingEngine  # noqa: PLC0415 (a local model needs no HTTP client)
 
-    return FetchingEngine(
-        source or settings.model,
-        projector,
-        config=settings.engine,
-        has_bar=has_bar,
-        on_fetching=on_fetching,
-        on_progress=on_progress,
-    )
+    return FetchingEngine(settings, has_bar=has_bar, on_fetching=on_fetching, on_progress=on_progress)
 
 
 def model_path(settings: Settings) -> Path:

@@ -42,7 +42,7 @@ class Extension:
         self._reservation = Reservation(nodes, n)
         # Also runs if the extension is dropped without `close`.
         finalize(self, self._reservation.release).atexit = False
-        nodes.watch(self)
+        nodes.running.add(self)
 
     @property
     def children(self) -> "tuple[Node, ...]":
@@ -69,10 +69,16 @@ class Extension:
         try:
             event = await self._stream.__anext__()
         except StopAsyncIteration:
-            self._check()
+            if self._is_abandoned:
+                raise NodeDroppedError(self.parent.id) from None
             raise
         self._handle(event)
-        self._check_limits()
+        try:
+            self._nodes.check_limits(0)
+        except TreeFullError:
+            self._builders.clear()
+            self.close()
+            raise
         return event
 
     async def finish(self) -> "list[Node]":
@@ -83,11 +89,8 @@ class Extension:
             TreeFullError: The tree reached a limit; unfinished branches are cancelled.
             WeftError: Any error of the stream.
         """
-        while events := await self._stream.next_batch():
-            for event in events:
-                self._handle(event)
-            self._check_limits()
-        self._check()
+        async for _ in self:
+            pass
         return list(self.children)
 
     def close(self) -> None:
@@ -111,11 +114,6 @@ class Extension:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _check(self) -> None:
-        """Raises `NodeDroppedError` if the stream ended because the node was dropped."""
-        if self._is_abandoned:
-            raise NodeDroppedError(self.parent.id)
-
     def _handle(self, event: Event) -> None:
         # Events that were read before `close` are ignored after it.
         if not isinstance(event, Token | Finished) or event.index not in self._builders:
@@ -129,11 +127,3 @@ class Extension:
             self._nodes.n_computed += event.usage.n_computed
             self._nodes.n_cached += event.usage.n_cached
             self._nodes.n_predicted += event.usage.n_predicted
-
-    def _check_limits(self) -> None:
-        try:
-            self._nodes.check_limits(0)
-        except TreeFullError:
-            self._builders.clear()
-            self.close()
-            raise

@@ -71,7 +71,7 @@ class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
     @property
     def is_dropped(self) -> bool:
         """True if the node is no longer in its tree."""
-        return self.id not in self._nodes
+        return self.id not in self._nodes.by_id
 
     @property
     def is_pinned(self) -> bool:

@@ -48,35 +48,16 @@ class Nodes:
         """Token counts of all finished branches."""
         self.pins: dict[int, Prefix] = {}
         """Pinned prefixes by the id of their last node."""
-        self._all: dict[int, Node] = {}
+        self.by_id: dict[int, Node] = {}
+        """Every node by its id, in the order of ids: parents before their children."""
         self._children: dict[int, list[Node]] = {}
-        self._running: WeakSet[Extension] = WeakSet()
+        self.running: WeakSet[Extension] = WeakSet()
+        """Extensions, which are cancelled if the node that they extend is dropped."""
         self._next_id = 0
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __contains__(self, node_id: int) -> bool:
-        return node_id in self._all
-
-    def all(self) -> "list[Node]":
-        """Returns every node in the order of ids: parents before their children."""
-        return list(self._all.values())
-
-    def get(self, node_id: int) -> "Node | None":
-        """Returns the node with this id, if it exists."""
-        return self._all.get(node_id)
 
     def children(self, node_id: int) -> "tuple[Node, ...]":
         """Returns the children of a node, in the order of their creation."""
         return tuple(self._children.get(node_id, ()))
-
-    def below(self, node: "Node") -> "list[Node]":
-        """Returns a node and all its descendants."""
-        found = [node]
-        for each in found:
-            found += self._children[each.id]
-        return found
 
     def next_id(self, least: int = 0) -> int:
         """Returns a new id, at least `least`."""
@@ -85,7 +66,7 @@ class Nodes:
 
     def add(self, node: "Node") -> None:
         """Adds a node. The caller has checked the limits with `check_limits`."""
-        self._all[node.id] = node
+        self.by_id[node.id] = node
         self._children[node.id] = []
         if node.parent is not None:
             self._children[node.parent.id].append(node)
@@ -97,30 +78,28 @@ class Nodes:
         Raises:
             InvalidRequestError: One of them is pinned.
         """
-        gone = {each.id: each for each in self.below(node)}
-        if pinned := [node_id for node_id in gone if node_id in self.pins]:
+        gone = [node]
+        for each in gone:
+            gone += self._children[each.id]
+        if pinned := [each.id for each in gone if each.id in self.pins]:
             raise InvalidRequestError("node", f"node {pinned[0]} is pinned; unpin it before it is dropped")
-        for extension in list(self._running):
-            if extension.parent.id in gone:
+        for extension in list(self.running):
+            if extension.parent in gone:
                 extension.abandon()
         if node.parent is not None:
             self._children[node.parent.id].remove(node)
-        for each in gone.values():
+        for each in gone:
             self.n_bytes -= each.n_bytes
-            del self._all[each.id], self._children[each.id]
+            del self.by_id[each.id], self._children[each.id]
 
     def check(self, node: "Node") -> None:
         """Raises `NodeDroppedError` if a node was dropped."""
-        if node.id not in self._all:
+        if node.id not in self.by_id:
             raise NodeDroppedError(node.id)
-
-    def watch(self, extension: "Extension") -> None:
-        """Registers an extension, which is cancelled if the node that it extends is dropped."""
-        self._running.add(extension)
 
     def check_limits(self, n_more: int, n_bytes: int = 0) -> None:
         """Raises `TreeFullError` if `n_more` nodes of `n_bytes` bytes, in addition to reservations, would exceed the limits."""
-        if len(self._all) + self.n_reserved_nodes + n_more > self.max_nodes:
+        if len(self.by_id) + self.n_reserved_nodes + n_more > self.max_nodes:
             raise TreeFullError(self.max_nodes, "nodes")
         if self.n_bytes + self.n_reserved_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:
             raise TreeFullError(self.max_bytes, "bytes")

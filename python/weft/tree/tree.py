@@ -84,15 +84,15 @@ class Tree:
     @property
     def nodes(self) -> list[Node]:
         """All nodes in the order of ids: parents before their children."""
-        return self._nodes.all()
+        return list(self._nodes.by_id.values())
 
     @property
     def leaves(self) -> list[Node]:
         """All nodes without children."""
-        return [node for node in self._nodes.all() if not node.children]
+        return [node for node in self.nodes if not node.children]
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._nodes.by_id)
 
     def __getitem__(self, node_id: int) -> Node:
         """Returns the node with this id.
@@ -100,9 +100,7 @@ class Tree:
         Raises:
             KeyError: No node has this id, or it was dropped.
         """
-        if (node := self._nodes.get(node_id)) is None:
-            raise KeyError(node_id)
-        return node
+        return self._nodes.by_id[node_id]
 
     @property
     def n_bytes(self) -> int:
@@ -162,7 +160,7 @@ class Tree:
         """
         file = os.fspath(path)
         chosen = (self.leaves if with_cache else []) if isinstance(with_cache, bool) else list(with_cache)
-        if strange := [node for node in chosen if self._nodes.get(node.id) is not node]:
+        if strange := [node for node in chosen if self._nodes.by_id.get(node.id) is not node]:
             raise InvalidRequestError("with_cache", f"node {strange[0].id} is not in the tree")
         if len(chosen) > MAX_CACHE_FILES:
             raise InvalidRequestError(
