@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -10,7 +11,7 @@ from weft.drawing import dot, svg
 from weft.drawing.figure import COLOURS, COLUMNS, Box, Figure, Look, Outline, cut, readable, width
 from weft.drawing.tidy import positions
 
-LOOKS = [Look(outline.value, outline, hue) for outline, hue in zip(Outline, COLOURS, strict=True)]
+LOOKS = [Look(outline, outline, hue) for outline, hue in zip(get_args(Outline), COLOURS, strict=True)]
 
 Parents = list[int | None]
 

@@ -87,7 +87,7 @@ asyncio.set_event_loop(loop := asyncio.new_event_loop())
 ours, theirs = Pipe()
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
-app = worker.application(Settings(), [Endpoint(Address(*listener.getsockname()), None, 64)], {}, theirs)
+app = worker.application(Settings(), [Endpoint(Address(*listener.getsockname()), "", 64, {})], theirs)
 
 async def serve():
     async with app.lifespan():

@@ -1,13 +1,13 @@
 """Drawings in Graphviz's DOT language."""
 
-from weft.drawing.figure import COLOURS, Box, Figure, Look, Outline, cut, readable
+from weft.drawing.figure import COLOURS, Box, Figure, Look, cut, readable
 
 SHAPES = {
-    Outline.ROUND: 'shape=box, style="rounded,filled"',
-    Outline.DOUBLE: 'shape=box, peripheries=2, style="filled"',
-    Outline.CORNERLESS: 'shape=octagon, style="filled"',
-    Outline.DASHED: 'shape=box, style="dashed,filled"',
-    Outline.DOTTED: 'shape=box, style="dotted,filled"',
+    "round": 'shape=box, style="rounded,filled"',
+    "double": 'shape=box, peripheries=2, style="filled"',
+    "cornerless": 'shape=octagon, style="filled"',
+    "dashed": 'shape=box, style="dashed,filled"',
+    "dotted": 'shape=box, style="dotted,filled"',
 }
 
 

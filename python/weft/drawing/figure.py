@@ -2,8 +2,8 @@
 
 import unicodedata
 from collections.abc import Sequence
-from enum import Enum
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
@@ -36,14 +36,8 @@ COLOURS = {
 """Fill and stroke colors of each hue, on a light page and on a dark page."""
 
 
-class Outline(Enum):
-    """Shape of a box, which conveys the same information as its color."""
-
-    ROUND = "round"
-    DOUBLE = "double"
-    CORNERLESS = "cornerless"
-    DASHED = "dashed"
-    DOTTED = "dotted"
+Outline = Literal["round", "double", "cornerless", "dashed", "dotted"]
+"""Shape of a box, which conveys the same information as its color."""
 
 
 class Look(msgspec.Struct, frozen=True):

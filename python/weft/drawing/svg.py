@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from weft.drawing.figure import COLOURS, Box, Figure, Look, Outline, cut, readable, width
+from weft.drawing.figure import COLOURS, Box, Figure, Look, cut, readable, width
 from weft.drawing.tidy import positions
 
 CHARACTER, LINE = 7.3, 15
@@ -103,16 +103,16 @@ def _box(box: Box, x: float, y: float, box_width: float) -> Iterator[str]:
 
 def _shape(look: Look, x: float, y: float, wide: float, high: float, *, is_busy: bool, is_marked: bool) -> Iterator[str]:
     line = f' class="box {look.hue}{" busy" if is_busy else ""}'
-    if look.outline is Outline.CORNERLESS:
+    if look.outline == "cornerless":
         corner = min(8.0, high / 3)
         yield (
             f'<path{line}" d="M{x + corner:.1f} {y:.1f}h{wide - 2 * corner:.1f}l{corner:.1f} {corner:.1f}v{high - 2 * corner:.1f}'
             f'l-{corner:.1f} {corner:.1f}h-{wide - 2 * corner:.1f}l-{corner:.1f} -{corner:.1f}v-{high - 2 * corner:.1f}z"/>'
         )
     else:
-        dashes = f" {look.outline.value}" if look.outline in {Outline.DASHED, Outline.DOTTED} else ""
+        dashes = f" {look.outline}" if look.outline in {"dashed", "dotted"} else ""
         yield f'<rect{line}{dashes}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="5"/>'
-        if look.outline is Outline.DOUBLE:
+        if look.outline == "double":
             yield (
                 f'<rect class="box {look.hue}" x="{x + 3:.1f}" y="{y + 3:.1f}" width="{wide - 6:.1f}" height="{high - 6:.1f}" '
                 'rx="3"/>'

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from weft.hub.failure import Unavailable
 
@@ -47,19 +48,11 @@ def projector_for(model: str, files: Iterable[str]) -> str | None:
     """
 
     def rank(name: str) -> tuple[int, int]:
-        return -len(_folders(name)), abs(_bits(name) - _bits(model))
+        return -name.count("/"), abs(_bits(name) - _bits(model))
 
-    above = _folders(model)
-    there = [
-        name
-        for name in sorted(files)
-        if name != model and _is_gguf(name) and _PROJECTOR in name and above[: len(_folders(name))] == _folders(name)
-    ]
-    return min(there, key=rank, default=None)
-
-
-def _folders(name: str) -> list[str]:
-    return name.split("/")[:-1]
+    others = [name for name in sorted(files) if name != model and _is_gguf(name) and _PROJECTOR in name]
+    above = PurePosixPath(model).parents
+    return min((name for name in others if PurePosixPath(name).parent in above), key=rank, default=None)
 
 
 def _bits(name: str) -> int:

@@ -205,9 +205,8 @@ class Router:
         least_busy = min(estimates, key=_Estimate.busy)
         passed_over = {estimate.replica_id for estimate in estimates if _is_far_busier(estimate, least_busy)}
         if sticky is not None:
-            weights = {estimate.replica_id: _weight(sticky, estimate.replica_id) for estimate in estimates}
-            estimates.sort(key=lambda estimate: (estimate.replica_id in passed_over, -weights[estimate.replica_id]))
-            return [estimate.replica_id for estimate in estimates]
+            names = [estimate.replica_id for estimate in estimates]
+            return sorted(names, key=lambda name: (name in passed_over, -_weight(sticky, name)))
         self._random.shuffle(estimates)
         if not tokens:
             open_to_all = [estimate for estimate in estimates if estimate.replica_id not in passed_over]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import math
 import random
 import uuid
@@ -47,7 +48,7 @@ class RemoteEngine(Engine):
         self._replica_info: ReplicaInfo | None = None
         self._scales: list[tuple[int, float]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._n_requests = 0
+        self._request_ids = itertools.count()
         self._feeds: dict[int, Feed] = {}
         """Feeds of open requests, by request number."""
         self._position_of: dict[str, int] = {}
@@ -123,7 +124,7 @@ class RemoteEngine(Engine):
         call = Call(
             id=uuid.uuid4().hex, request=portable, tokens=packed(tokens), salt=salt_of(self._key, adapters or ()), only=only
         )
-        request_id, self._n_requests = self._n_requests, self._n_requests + 1
+        request_id = next(self._request_ids)
         n = len(request.branches) or request.n
         feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
         stream = RemoteStream(

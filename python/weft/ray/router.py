@@ -59,15 +59,9 @@ class PrefixRouter(RequestRouter):
         return sorted(ranked, key=lambda name: name in call.avoid)
 
     def _candidates(self, by_name: Mapping[str, RunningReplica]) -> list[Candidate]:
-        reports = self._reports
-        return [
-            Candidate(
-                name,
-                None if name not in reports else reports[name].digest,
-                self.replica_queue_len_cache.get(replica.replica_id) or 0,
-            )
-            for name, replica in by_name.items()
-        ]
+        digests = {name: report.digest for name, report in self._reports.items()}
+        n_ongoing = self.replica_queue_len_cache.get
+        return [Candidate(name, digests.get(name), n_ongoing(replica.replica_id) or 0) for name, replica in by_name.items()]
 
 
 def _message_of(pending_request: PendingRequest | None) -> Call | Question | None:

@@ -149,27 +149,26 @@ class Connections:
         with self._lock:
             self._drop_closed(now)
             idle = {inode: connection for inode, connection in self._connections.items() if self._is_idle(connection)}
-            begun = {inode for inode in idle if idle[inode].client in self._requests}
-            whole = {inode for inode in begun if self._requests[idle[inode].client].is_whole}
-            waiting_since = {
-                inode: self._requests[connection.client].ended_at if inode in begun else connection.seen_at
+            last = {
+                inode: (requests.ended_at, requests.is_whole)
                 for inode, connection in idle.items()
+                if (requests := self._requests.get(connection.client)) is not None
             }
         for inode in self._surplus(idle):
-            if self._cut(reserved, handles[inode], idle[inode]) is not None:
-                cuts.too_many(idle[inode].client[0])
-            del waiting_since[inode]
-        for inode, since in waiting_since.items():
-            if now - since < (self._limit_s if inode in begun else limit_s):
+            connection = idle.pop(inode)
+            if self._cut(reserved, handles[inode], connection) is not None:
+                cuts.too_many(connection.client[0])
+        for inode, connection in idle.items():
+            has_begun = inode in last
+            since, is_whole = last.get(inode, (connection.seen_at, False))
+            if now - since < (self._limit_s if has_begun else limit_s):
                 continue
-            unread_s = self._unread_s if inode in begun else 0.0
-            n_unread = self._cut(reserved, handles[inode], idle[inode], unread=now - since < unread_s)
-            if n_unread is None:
-                continue
-            if inode not in begun:
-                cuts.no_request(idle[inode].client[0])
-            elif n_unread > 0 and inode in whole:  # Without unread data, closing between two requests is normal.
-                cuts.unread(idle[inode].client[0])
+            unread = has_begun and now - since < self._unread_s
+            n_unread = self._cut(reserved, handles[inode], connection, unread=unread)
+            if n_unread is not None and not has_begun:
+                cuts.no_request(connection.client[0])
+            elif n_unread and is_whole:  # Without unread data, closing between two requests is normal.
+                cuts.unread(connection.client[0])
 
     def _drop_closed(self, now: float) -> None:
         """Removes entries of closed connections, except recent ones, which may be newer than the list of handles."""

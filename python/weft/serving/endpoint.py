@@ -1,9 +1,8 @@
 """Listening address with its options for Granian."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from granian.constants import HTTPModes, SSLProtocols
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
@@ -27,43 +26,43 @@ def head_s(settings: Settings) -> int:
     return min(HEAD_S, settings.timeout_s)
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class Endpoint(NamedTuple):
     """A listening address with its options for Granian."""
 
     address: Address
-    certificate: tuple[Path, Path] | None
-    """Paths of the key and the certificate."""
+    url: str
+    """URL for clients."""
     n_connections: int
     """Maximum number of connections."""
-    prefix: str = ""
-    """Common prefix of all URL paths."""
+    arguments: dict[str, Any]
+    """The arguments of both of Granian's server classes."""
 
-    @property
-    def url(self) -> str:
-        """URL for clients."""
-        return self.address.url(is_tls=self.certificate is not None, prefix=self.prefix)
-
-    def granian(self, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of both of Granian's server classes."""
-        key, certificate = self.certificate or (None, None)
+    @classmethod
+    def create(
+        cls, address: Address, settings: Settings, certificate: tuple[Path, Path] | None, n_connections: int, log: dict[str, Any]
+    ) -> "Endpoint":
+        """Returns the endpoint for a key and a certificate, by their paths, and a configuration of logging."""
+        key, certificate_path = certificate or (None, None)
         # On TCP, `Connections` closes idle connections first, and counts them.
-        slack = 3 if self.address.path is None else 1
-        return {
-            "address": self.address.host,
-            "port": self.address.port,
-            "uds": self.address.path,
+        slack = 3 if address.path is None else 1
+        arguments = {
+            "address": address.host,
+            "port": address.port,
+            "uds": address.path,
             "websockets": False,
             "runtime_threads": settings.threads_http or 1,
             # At this number, Granian accepts no further connections; they wait without an answer.
-            "backpressure": self.n_connections,
+            "backpressure": n_connections,
             # On a unix socket, only Granian closes silent connections, and only without detection of the HTTP version.
-            "http": HTTPModes.auto if self.address.path is None else HTTPModes.http1,
+            "http": HTTPModes.auto if address.path is None else HTTPModes.http1,
             "http1_settings": HTTP1Settings(header_read_timeout=head_s(settings) * 1000 * slack, max_buffer_size=HEAD_BYTES),
             "http2_settings": HTTP2Settings(max_concurrent_streams=N_STREAMS, max_headers_size=HEAD_BYTES),
             "ssl_key": key,
-            "ssl_cert": certificate,
+            "ssl_cert": certificate_path,
             # Same minimum as llama-server, for clients older than TLS 1.3.
             "ssl_protocol_min": SSLProtocols.tls12,
-            "log_dictconfig": config,
+            "log_dictconfig": log,
             "log_level": LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
         }
+        url = address.url(is_tls=certificate is not None, prefix=settings.api_prefix)
+        return cls(address, url, n_connections, arguments)

@@ -57,23 +57,21 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
         return 1
     n = n_connections(len(addresses), settings.engine.max_queue)
     with claims:
-        return _supervise(settings, [Endpoint(address, certificate, n, settings.api_prefix) for address in addresses], config)
+        return _supervise(settings, [Endpoint.create(address, settings, certificate, n, config) for address in addresses])
 
 
-def _supervise(settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any]) -> int:
+def _supervise(settings: Settings, endpoints: Sequence[Endpoint]) -> int:
     if settings.model is None and settings.source is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
-    server = _Server(
-        "weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **endpoints[0].granian(settings, config)
-    )
+    server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **endpoints[0].arguments)
     server.line = ours
     server.is_hangup_ignored = is_hangup_ignored()
     supervision = threading.Thread(target=server.supervise, name="weft-supervision", daemon=True)
     supervision.start()
     is_dead = False
     try:
-        server.serve(target_loader=partial(_application, settings, endpoints, config, workers), wrap_loader=False)
+        server.serve(target_loader=partial(_application, settings, endpoints, workers), wrap_loader=False)
     except SystemExit:
         # Granian exits so if a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
         is_dead = not server.interrupt_signal
@@ -125,9 +123,7 @@ class _Server(MPServer):
         """Does nothing: no pid file is used, and Granian's implementation would scan all processes of the machine."""
 
 
-def _application(
-    settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any], line: Connection
-) -> Callable[..., Any]:
+def _application(settings: Settings, endpoints: Sequence[Endpoint], line: Connection) -> Callable[..., Any]:
     """Creates the application, in the worker process."""
     try:
         from weft.serving.worker import application  # noqa: PLC0415 (not imported in the supervisor, to keep it small)
@@ -138,4 +134,4 @@ def _application(
             raise
         line.send(str(driver))
         raise SystemExit(1) from error
-    return application(settings, endpoints, config, line)
+    return application(settings, endpoints, line)

@@ -44,9 +44,7 @@ MAX_LISTENING_POLLS = 1_000
 """Poll interval in seconds, and maximum number of polls, until Granian listens; that takes milliseconds."""
 
 
-def application(
-    settings: Settings, endpoints: Sequence[Endpoint], config: dict[str, Any], line: Connection
-) -> Callable[..., Any]:
+def application(settings: Settings, endpoints: Sequence[Endpoint], line: Connection) -> Callable[..., Any]:
     """Creates the application, while its model is being loaded. The supervisor has the other end of `line`."""
     line.send(LOADING)
     # Chats are rendered on worker threads. With the default interval of 5 ms they would delay the event loop too long.
@@ -103,7 +101,7 @@ def application(
         loading=loading,
         on_started=on_started,
         on_died=partial(os._exit, 1),
-        beside=partial(_listen_also, endpoints[1:], connections, settings=settings, config=config, line=line),
+        beside=partial(_listen_also, endpoints[1:], connections, line),
     )
     app.service.lifecycle.loading = fetched
     gc.freeze()
@@ -129,13 +127,7 @@ async def _start(engine: Engine, endpoints: Sequence[Endpoint]) -> None:
 
 @asynccontextmanager
 async def _listen_also(
-    endpoints: Sequence[Endpoint],
-    connections: Connections,
-    app: "Gateway",
-    *,
-    settings: Settings,
-    config: dict[str, Any],
-    line: Connection,
+    endpoints: Sequence[Endpoint], connections: Connections, line: Connection, app: "Gateway"
 ) -> AsyncIterator[None]:
     """Listens on all endpoints but the first, in the same process and event loop, since Granian's worker supports only one."""
     serving: dict[asyncio.Task[None], EmbeddedServer] = {}
@@ -143,9 +135,7 @@ async def _listen_also(
         if endpoint.address.path is not None:
             # Left behind by a worker that crashed.
             endpoint.address.path.unlink(missing_ok=True)
-        server = EmbeddedServer(
-            connections.wrap(cast("App", app)), interface=Interfaces.ASGINL, **endpoint.granian(settings, config)
-        )
+        server = EmbeddedServer(connections.wrap(cast("App", app)), interface=Interfaces.ASGINL, **endpoint.arguments)
         task = asyncio.create_task(server.serve())
         task.add_done_callback(partial(_report_failure, endpoint, line))
         serving[task] = server

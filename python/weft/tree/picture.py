@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from weft.drawing import dot, svg
-from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look, Outline
+from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look
 from weft.errors import InvalidRequestError
 from weft.tree.node import Node
 
@@ -12,8 +12,8 @@ Format: TypeAlias = Literal["svg", "dot"]
 
 FORMATS: dict[str, Callable[[Figure], str]] = {"svg": svg.draw, "dot": dot.draw}
 
-WRITTEN = Look("written by the model", Outline.ROUND, "blue")
-GIVEN = Look("given: the prompt, a text of one's own, an edit", Outline.CORNERLESS, "gold")
+WRITTEN = Look("written by the model", "round", "blue")
+GIVEN = Look("given: the prompt, a text of one's own, an edit", "cornerless", "gold")
 
 
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from weft import InvalidRequestError
 from weft.drawing import dot, svg
-from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
+from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look
 from weft.fields.excerpt import excerpt
 from weft.server.cache_api.schemas import CacheNode, CacheReport
 
@@ -15,11 +15,11 @@ FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
 """Image formats with their content types."""
 
 LOOKS = {
-    "pool": Look("in cells", Outline.ROUND, "blue"),
-    "both": Look("in cells, with a copy in host memory", Outline.DOUBLE, "teal"),
-    "store": Look("in host memory", Outline.CORNERLESS, "gold"),
-    "computing": Look("in cells, as far as a running completion has computed it", Outline.DASHED, "green"),
-    "nowhere": Look("in neither: only what follows it is kept", Outline.DOTTED, "grey"),
+    "pool": Look("in cells", "round", "blue"),
+    "both": Look("in cells, with a copy in host memory", "double", "teal"),
+    "store": Look("in host memory", "cornerless", "gold"),
+    "computing": Look("in cells, as far as a running completion has computed it", "dashed", "green"),
+    "nowhere": Look("in neither: only what follows it is kept", "dotted", "grey"),
 }
 
 
