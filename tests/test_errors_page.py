@@ -46,6 +46,7 @@ SOURCES: dict[str, set[str]] = {
     "the start": {*chain.from_iterable(map(raised, START_MODULES)), *of_lists("settings")},
     "downloads": {
         *returned("hub/failure.py", "reason"),
+        *returned("hub/failure.py", "not_cached"),
         *returned("hub/docker.py", "_reason"),
         *returned("hub/choice.py", "_listing"),
     },

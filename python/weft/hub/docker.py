@@ -79,7 +79,7 @@ def _cached(note: Path) -> Path:
         path = note.with_name(note.read_text(encoding="ascii").strip())
         if path.is_file():
             return path
-    raise not_cached(note.parents[1])
+    raise Unavailable(not_cached(note.parents[1]))
 
 
 def _fetch(registry: "_Registry", tag: str, note: Path, counter: DownloadCounter) -> Path:

@@ -83,7 +83,7 @@ def download(remote: Remote, target: Path, partial: Path, counter: DownloadCount
 
 
 def fetched_or_cached(
-    fetch: Callable[[], Made], cached: Callable[[], Made], why: Callable[[Exception], str], *, offline: bool, note: str = ""
+    fetch: Callable[[], Made], cached: Callable[[], Made], why: Callable[[Exception], str], *, offline: bool, is_hub: bool = False
 ) -> Made:
     """Returns the result of `fetch`, or of `cached` if `offline`, in the offline mode of the hub, or if a server is out of reach.
 
@@ -92,7 +92,7 @@ def fetched_or_cached(
         cached: Returns the cached files; raises Unavailable if there are none.
         why: Returns the reason of a failure of `fetch`.
         offline: Uses cached files only.
-        note: Added to the reason of a failure if nothing is cached.
+        is_hub: Adds to the reason of a failure that nothing is cached.
 
     Raises:
         Unavailable: Neither is available.
@@ -111,7 +111,9 @@ def fetched_or_cached(
         try:
             found = cached()
         except Unavailable:
-            raise Unavailable(f"{failure}{note}") from None
+            if is_hub:
+                raise Unavailable(f"{failure}; and it is not cached") from None
+            raise Unavailable(failure) from None
         logger.warning("%s; taking what is cached of it", failure)
         return found
 

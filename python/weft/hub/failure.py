@@ -7,9 +7,9 @@ class Unavailable(Exception):  # noqa: N818 (the text is a reason)
     """The reason why a model is not available, phrased to follow `cannot load the model …:`."""
 
 
-def not_cached(folder: Path) -> Unavailable:
+def not_cached(folder: Path) -> str:
     """Returns the reason that a model is unavailable offline."""
-    return Unavailable(f"it is not cached in {folder}, and --offline keeps it from being downloaded")
+    return f"it is not cached in {folder}, and --offline keeps it from being downloaded"
 
 
 TOKEN = "-hft/--hf-token or HF_TOKEN"

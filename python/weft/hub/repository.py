@@ -39,7 +39,7 @@ def find(source: Source, counter: DownloadCounter) -> Found:
             partial(_cached, hub, repo, quant or None, source),
             partial(reason, where=f"{constants.ENDPOINT}/{repo}", has_token=bool(source.token or get_token())),
             offline=source.offline,
-            note="; and it is not cached",
+            is_hub=True,
         )
     except HFValidationError as error:
         raise Unavailable(str(error)) from None
@@ -51,11 +51,11 @@ def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
         try:
             name = choose(files, quant, source.file)[0]
         except Unavailable as error:
-            why = Unavailable(f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded")
+            why = f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded"
             continue
         logger.info("%s is cached: %s", repo, commit / name)
         return _found(commit, name, _projector(name, files, source))
-    raise why
+    raise Unavailable(why)
 
 
 def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: DownloadCounter) -> Found:

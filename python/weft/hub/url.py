@@ -38,7 +38,7 @@ def find(source: Source, counter: DownloadCounter) -> Path:
 
     def cached() -> Path:
         if not all(path.is_file() for path in paths):
-            raise not_cached(folder.parent)
+            raise Unavailable(not_cached(folder.parent))
         return paths[0]
 
     def fetch() -> Path:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+from copy import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,15 +29,11 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         """Returns the line, with a colored level if colors are enabled."""
-        if not self._colors:
-            return super().formatMessage(record)
-        level = record.levelname
-        record.levelname = f"{_COLORS.get(level, '')}{level}{_PLAIN}"
-        try:
-            return super().formatMessage(record)
-        finally:
-            # Restores the level for other handlers.
-            record.levelname = level
+        if self._colors:
+            # A copy, so that other handlers have the plain level.
+            record = copy(record)
+            record.levelname = f"{_COLORS.get(record.levelname, '')}{record.levelname}{_PLAIN}"
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
