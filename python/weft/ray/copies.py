@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import chain, zip_longest
 from types import GetSetDescriptorType, MemberDescriptorType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,8 @@ def plain_copy(value: Any) -> Any:  # noqa: ANN401 (any object of the engine, or
     """Converts an object of the compiled engine to one with equal attributes that can be pickled; keeps plain values."""
     if isinstance(value, list):
         return [plain_copy(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain_copy(one) for name, one in value.items()}
     if not type(value).__module__.startswith("weft._native"):
         return value
     return SimpleNamespace(**attributes(value))
@@ -41,9 +44,13 @@ def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     first = copies[0]
     if isinstance(first, SimpleNamespace):
         sums = {name: combined([getattr(one, name) for one in copies]) for name in vars(first).keys() - _OF_ONE}
+        if "n_accepted_at" in sums:  # Counts by position, not a list of items.
+            sums["n_accepted_at"] = list(map(sum, zip_longest(*(one.n_accepted_at for one in copies), fillvalue=0)))
         return changed(first, **sums)
     if any(one is None for one in copies):
         return None
+    if isinstance(first, dict):
+        return {name: combined([one[name] for one in copies if name in one]) for name in dict.fromkeys(chain(*copies))}
     if isinstance(first, list):
         return [item for one in copies for item in one]
     if isinstance(first, timedelta):
