@@ -11,7 +11,7 @@ The modules in the order in which a chat passes through them:
    answer. `control_tokens` and `segment_tokenizer` keep text of clients from becoming control tokens.
 4. `output_constraint` constrains answers to the calls that the format and the tools allow (`call_grammar_cache`).
 5. `answer` parses the generated text. `stream` returns it as deltas, `completion` as whole messages, also for forks
-   (`branch_texts`, `pending_forks`).
+   (`branch_texts`).
 
 Steps 2 and 3 block: `request` and the server run them on a worker thread unless a chat is short.
 """

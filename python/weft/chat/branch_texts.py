@@ -1,10 +1,12 @@
 """Texts of the branches of one stream, also before forks."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from weft._native import Stream
-from weft.events import Finished, Token
+from weft.events import Event, Finished, Token
 
 
 class _Fork(NamedTuple):
@@ -22,9 +24,12 @@ class _Fork(NamedTuple):
 
 
 class BranchTexts:
-    """Texts of the branches of one stream. The reader of the stream adds its events and forks."""
+    """Texts of the branches of one stream of `n` branches. The reader of the stream adds its events and forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, n: int) -> None:
+        self._known = set(range(n))
+        self._n_registering = 0
+        self._are_registered = asyncio.Event()
         self._texts: dict[int, list[str]] = {}
         """Texts of each branch: one for each token, then the text withheld until its end."""
         self._forks: dict[int, _Fork] = {}
@@ -36,8 +41,28 @@ class BranchTexts:
         else:
             self._texts[event.index] = [event.text]
 
+    @contextmanager
+    def registering_forks(self) -> Iterator[None]:
+        """Holds up `wait_for_forks` while the block forks the stream and adds the forks."""
+        self._n_registering += 1
+        self._are_registered.clear()
+        try:
+            yield
+        finally:
+            self._n_registering -= 1
+            if not self._n_registering:
+                self._are_registered.set()
+
+    async def wait_for_forks(self, events: Sequence[Event]) -> None:
+        """Waits until the forks that these events are of were added."""
+        if self._n_registering and any(
+            isinstance(event, Token | Finished) and event.index not in self._known for event in events
+        ):
+            await self._are_registered.wait()
+
     def add_forks(self, stream: Stream, indices: Sequence[int], appended: str) -> None:
         """Adds branches that `stream.fork` has returned; `appended` precedes their own text."""
+        self._known.update(indices)
         for index in indices:
             if (position := stream.forked_at(index)) is not None:
                 self._forks[index] = _Fork(*position, appended, *stream.fork_boundary(index))

@@ -1,13 +1,14 @@
 """Continuation of a partial answer: the rendered last message, cut after its content or its reasoning."""
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
 
 from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.conversation import ChatMessage
-from weft.chat.template_terms import Message
+from weft.chat.template_terms import Message, TemplateError
 
 _ON_LINES = "<think>"
 """Start mark of reasoning that most models put on separate lines."""
@@ -90,7 +91,47 @@ def parse_partial_answer(content: str, reasoning: str, marks: ReasoningMarks | N
     return PartialAnswer(content, reasoning, continues_reasoning=False)
 
 
-def with_cut_marks(message: Message, partial: PartialAnswer, cut: str, reasoning_mark: str) -> Message:
+def render_partial_answer(
+    partial: PartialAnswer,
+    messages: Sequence[Message],
+    answer: Message,
+    cut_marks: Sequence[str],
+    render: Callable[..., str],
+    *,
+    form: ReasoningForm | None,
+) -> str:
+    """Renders the prompt of a partial answer, and appends what the template leaves out.
+
+    Args:
+        partial: The partial answer without escaping.
+        messages: The chat in the template's format, with the partial answer as its last message.
+        answer: The partial answer as `content` and `reasoning_content`, with escaped control tokens.
+        cut_marks: Characters that the chat does not contain: for the end of the answer, and for the beginning of its reasoning.
+        render: Renders messages.
+        form: How the model writes reasoning; None if it has none.
+    """
+    cut, reasoning_mark = cut_marks
+    *earlier, last = messages
+    try:
+        text = render([*earlier, _with_cut_marks(last, partial, cut, reasoning_mark)], opens_answer=False)
+    except TemplateError:
+        # Some templates reject a chat that ends with the assistant.
+        text = ""
+    rendered = None
+    if (end := text.rfind(cut)) >= 0:
+        has_reasoning = not partial.reasoning or partial.continues_reasoning or reasoning_mark in text[:end]
+        rendered = text[:end].replace(reasoning_mark, "").replace(cut, "")
+        # Some templates begin reasoning before every answer.
+        before = rendered.removesuffix(str(answer["content"]).lstrip())
+        if has_reasoning and (partial.continues_reasoning or form is None or not form.marks.is_open(before)):
+            return rendered
+    if last.get("tool_calls"):
+        # The answer belongs to the turn that calls.
+        earlier = [*earlier, {**last, "content": ""}]
+    return _extended(render(earlier, opens_answer=True), answer, partial, form, rendered)
+
+
+def _with_cut_marks(message: Message, partial: PartialAnswer, cut: str, reasoning_mark: str) -> Message:
     """Marks in the last message where the prompt is cut and where the reasoning begins.
 
     A mark is a character that the chat does not contain. After a text it also keeps the template from trimming the text's end.
@@ -118,24 +159,7 @@ def with_cut_marks(message: Message, partial: PartialAnswer, cut: str, reasoning
     return result
 
 
-class CutRendering(msgspec.Struct, frozen=True):
-    """A rendered chat up to where the answer continues."""
-
-    text: str
-    is_whole: bool
-    """True if the text contains the reasoning."""
-
-
-def cut_rendering(text: str, partial: PartialAnswer, cut: str, reasoning_mark: str) -> CutRendering | None:
-    """Cuts a rendered chat where the answer continues; None if the template leaves that out."""
-    end = text.rfind(cut)
-    if end < 0:
-        return None
-    is_whole = not partial.reasoning or partial.continues_reasoning or reasoning_mark in text[:end]
-    return CutRendering(text[:end].replace(reasoning_mark, "").replace(cut, ""), is_whole)
-
-
-def extend_prompt(prompt: str, message: Message, partial: PartialAnswer, form: ReasoningForm | None, rendered: str | None) -> str:
+def _extended(prompt: str, message: Message, partial: PartialAnswer, form: ReasoningForm | None, rendered: str | None) -> str:
     """Appends a partial answer to a prompt, with the reasoning or the whole message that the template leaves out.
 
     Args:

@@ -58,6 +58,10 @@ class MediaPlaceholder(NamedTuple):
         return False
 
 
+Segment = TextSegment | MediaPlaceholder
+"""Segment of a prompt."""
+
+
 class ControlTokenSpellings:
     """Finds spellings of a vocabulary's control tokens."""
 
@@ -118,11 +122,11 @@ class ControlTokenEscaper:
         """Returns a rendered text with the original characters."""
         return text.translate(self._unescaping)
 
-    def segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
+    def segments(self, text: str) -> Iterator[Segment]:
         """Yields the segments of a rendered text with the original characters, and the placeholders of media."""
         return (segment for segment in self._segments(text) if segment.text)
 
-    def _segments(self, text: str) -> Iterator[TextSegment | MediaPlaceholder]:
+    def _segments(self, text: str) -> Iterator[Segment]:
         if not self._originals and not self._media:
             yield TextSegment(text, is_parsed=True)
             return

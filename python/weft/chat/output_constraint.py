@@ -91,9 +91,8 @@ class OutputConstraint:
                 return request
             return self._with_grammar(request, self._content_rule(request))
         if request.grammar:
-            raise InvalidRequestError(
-                "grammar", "grammar cannot be combined with tools, which have their own grammar; give one of them"
-            )
+            message = "grammar cannot be combined with tools, which have their own grammar; give one of them"
+            raise InvalidRequestError("grammar", message)
         if self._form.use.is_required:
             return self._with_grammar(request, self._calls)
         if request.json_schema is not None:

@@ -15,23 +15,10 @@ from weft.chat import builtin
 from weft.chat.answer.call_format import NO_CALLS, CallFormat, ReasoningMarks
 from weft.chat.answer.detect import AnswerFormat, detect_format
 from weft.chat.answer.form import ChatForm
-from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
+from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.chat.call_grammar_cache import CallGrammarCache
-from weft.chat.continuation import (
-    PartialAnswer,
-    ReasoningForm,
-    cut_rendering,
-    extend_prompt,
-    parse_partial_answer,
-    with_cut_marks,
-)
-from weft.chat.control_tokens import (
-    ControlTokenEscaper,
-    ControlTokenSpellings,
-    MediaPlaceholder,
-    TextSegment,
-    placeholder_characters,
-)
+from weft.chat.continuation import PartialAnswer, ReasoningForm, parse_partial_answer, render_partial_answer
+from weft.chat.control_tokens import ControlTokenEscaper, ControlTokenSpellings, Segment, placeholder_characters
 from weft.chat.conversation import ChatMessage, ChatRequest
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.output_constraint import OutputConstraint
@@ -63,7 +50,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Token positions where a later or edited turn may diverge; empty if the model can fork at any token."""
-    answer: PlainForm | ChatForm = PLAIN
+    answer: AnswerForm = PLAIN
     """How to parse an answer that no grammar constrains as a whole."""
     constraint: OutputConstraint | None = None
     """Constraint on the answer; None if it is unconstrained."""
@@ -119,7 +106,7 @@ class _Chat(msgspec.Struct, frozen=True):
 class _Rendered(NamedTuple):
     """Rendered prompt."""
 
-    segments: Iterable[TextSegment | MediaPlaceholder]
+    segments: Iterable[Segment]
     is_thinking: bool
     """True if the prompt ends within reasoning, which the answer continues."""
     reasoning_opening: str
@@ -300,7 +287,7 @@ class ChatPipeline:
             cache_answers=self._settings.keep_chat_answers,
         )
 
-    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[PlainForm | ChatForm, OutputConstraint | None]:
+    def _answer(self, chat: _Chat, rendered: _Rendered) -> tuple[AnswerForm, OutputConstraint | None]:
         """Returns how to parse the answers to a prompt, and the constraint on them."""
         call_format, marks = self._call_format, self._reasoning_marks
         if rendered.has_partial_answer and not rendered.is_thinking:
@@ -440,7 +427,8 @@ class ChatPipeline:
             if is_thinking and form is not None and chat.thinking.is_on is False:
                 text, is_thinking = form.close_reasoning(text), False
         else:
-            text = self._partial_text(partial_answer, shown, escaper.messages[n_messages], cut_marks, render)
+            message = escaper.messages[n_messages]
+            text = render_partial_answer(partial_answer, shown, message, cut_marks, render, form=self._reasoning_form)
             is_thinking = marks is not None and partial_answer.continues_reasoning
         for mark in example_marks:
             text = text.replace(mark, str(example))
@@ -461,35 +449,6 @@ class ChatPipeline:
             return self.template.render(messages, add_generation_prompt=opens_answer, variables=variables, max_size=size)
         except TooLongError as error:
             raise self._overflow(error.size) from error
-
-    def _partial_text(
-        self,
-        partial_answer: PartialAnswer,
-        shown: Sequence[Message],
-        message: Message,
-        cut_marks: Sequence[str],
-        render: Callable[..., str],
-    ) -> str:
-        """Renders the prompt of a partial answer, and appends what the template leaves out."""
-        cut, reasoning_mark = cut_marks
-        whole = [*shown[:-1], with_cut_marks(shown[-1], partial_answer, cut, reasoning_mark)]
-        try:
-            rendered = cut_rendering(render(whole, opens_answer=False), partial_answer, cut, reasoning_mark)
-        except TemplateError:
-            # Some templates reject a chat that ends with the assistant.
-            rendered = None
-        form = self._reasoning_form
-        if rendered is not None and rendered.is_whole:
-            before = rendered.text.removesuffix(str(message["content"]).lstrip())
-            # Some templates begin reasoning before every answer.
-            if partial_answer.continues_reasoning or form is None or not form.marks.is_open(before):
-                return rendered.text
-        earlier = shown[:-1]
-        if shown[-1].get("tool_calls"):
-            # The answer belongs to the turn that calls.
-            earlier = [*earlier, {**shown[-1], "content": ""}]
-        prompt = render(earlier, opens_answer=True)
-        return extend_prompt(prompt, message, partial_answer, form, None if rendered is None else rendered.text)
 
     @cached_property
     def _reasoning_form(self) -> ReasoningForm | None:

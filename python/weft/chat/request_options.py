@@ -109,9 +109,8 @@ def _parse_tool(entry: Any, nth: int, field: str) -> Tool:  # noqa: ANN401 (any 
         raise InvalidRequestError(field, f"{place}.function.name is {excerpt(name)}; {rule}")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise InvalidRequestError(
-            field, f"{place}.function.parameters is {excerpt(parameters)}; it must be a JSON schema of an object"
-        )
+        message = f"{place}.function.parameters is {excerpt(parameters)}; it must be a JSON schema of an object"
+        raise InvalidRequestError(field, message)
     schema = dict(parameters or {})
     if schema.get("type", "object") != "object":
         message = f"{place}.function.parameters.type is {excerpt(schema['type'])}; arguments are an object"
@@ -222,8 +221,7 @@ def budget_message(given: str | None, default: str, ends: Sequence[str]) -> str:
         return message
     if given is None:
         # The request set the markers; markers of chat templates were checked at startup.
-        raise InvalidRequestError(
-            "reasoning_budget_end_tags", f"{excerpt(found)} is in the server's message, which says it too early"
-        )
+        message = f"{excerpt(found)} is in the server's message, which says it too early"
+        raise InvalidRequestError("reasoning_budget_end_tags", message)
     why = f"contains {excerpt(found)}, which ends the thought and is written after the message; leave it out"
     raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")

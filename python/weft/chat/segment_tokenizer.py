@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from weft import ContextOverflowError, Engine, Media
-from weft.chat.control_tokens import MediaPlaceholder, TextSegment
+from weft.chat.control_tokens import MediaPlaceholder, Segment, TextSegment
 
 MARK = "\x02"
 """Prefix of a segment that continues a text. No vocabulary merges it with the characters that follow."""
@@ -20,7 +20,7 @@ class SegmentTokenizer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def tokens(self, segments: Iterable[TextSegment | MediaPlaceholder], media: Sequence[Media] = ()) -> list[int | Media]:
+    def tokens(self, segments: Iterable[Segment], media: Sequence[Media] = ()) -> list[int | Media]:
         """Returns the tokens and media of the segments, after the tokens that begin every text.
 
         The segment after an image or audio begins a text, as in llama.cpp.

@@ -13,7 +13,6 @@ from weft.chat.answer.parsed_message import ParsedMessage
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallStart, Content, Part, Reasoning
 from weft.chat.branch_texts import BranchTexts
 from weft.chat.completion import AssistantMessage, ChatChoice, ChatCompletion, ChoiceFinished
-from weft.chat.pending_forks import PendingForks
 from weft.completion import MAX_BYTES, event_bytes
 from weft.errors import AnswerTooLargeError
 from weft.events import Event, Finished, Logprobs, Progress, PromptLogprobs, Token
@@ -109,7 +108,7 @@ class ChatStream:
         """
         self._stream = stream
         self._detokenize = detokenize
-        self._texts = BranchTexts()
+        self._texts = BranchTexts(n)
         # Neither refers to this object: a reference cycle would delay cancellation when the stream is dropped.
         self._parsers = BranchParsers(form, self._texts.before)
         self._choices = {index: _Choice() for index in range(n)}
@@ -119,7 +118,6 @@ class ChatStream:
         """Events that were read, and that await the registration of a fork."""
         self._deltas: deque[ChatDelta] = deque()
         """Deltas of a step that iteration has not yet returned."""
-        self._pending_forks = PendingForks()
 
     @property
     def seed(self) -> int:
@@ -168,8 +166,7 @@ class ChatStream:
                 self._events = await self._stream.next_batch()
             if not self._events:
                 return []
-            if self._pending_forks and not all(map(self._is_known, self._events)):
-                await self._pending_forks.wait()
+            await self._texts.wait_for_forks(self._events)
             events, self._events = self._events, []
             if deltas := [delta for event in events for delta in self._read(event)]:
                 return deltas
@@ -216,7 +213,7 @@ class ChatStream:
         return await asyncio.shield(asyncio.create_task(self._fork(index, appended, arguments)))
 
     async def _fork(self, index: int, appended: str, arguments: dict[str, Any]) -> list[int]:
-        with self._pending_forks.register():
+        with self._texts.registering_forks():
             made: list[int] = await self._stream.fork(index, **arguments)
             self._texts.add_forks(self._stream, made, appended)
             self._choices.update((fork, _Choice()) for fork in made)
@@ -254,9 +251,6 @@ class ChatStream:
     async def aclose(self) -> None:
         """Does the same as `close`, for `contextlib.aclosing`."""
         self.close()
-
-    def _is_known(self, event: Event) -> bool:
-        return isinstance(event, Progress | PromptLogprobs) or event.index in self._choices
 
     def _read(self, event: Event) -> Iterator[ChatDelta]:
         """Records an event and yields its deltas."""

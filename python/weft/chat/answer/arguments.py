@@ -10,19 +10,7 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import (
-    MAX_KEY,
-    Either,
-    End,
-    Grammar,
-    Lookahead,
-    Optional,
-    Seq,
-    Space,
-    Text,
-    check_schema,
-    current_tool,
-)
+from weft.chat.answer.grammar import MAX_KEY, Either, End, Grammar, Lookahead, Optional, Seq, Space, Text, check_schema
 from weft.chat.answer.source import Reading, Source, n_partial_mark, read_word
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text, words_of
 
@@ -48,8 +36,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
     def write(self, rules: Rules) -> str:
         """Returns the expression of objects that fit the tool's schema."""
-        tool = current_tool(rules)
-        return rules.schema(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+        return rules.schema(f"arguments-{rules.nth_tool}", rules.current_tool.parameters)
 
 
 class BufferedArguments:
@@ -199,7 +186,7 @@ class Parameters(msgspec.Struct, frozen=True):
         Raises:
             InvalidRequestError: The format cannot express an argument, or cannot enforce the schema of a strict tool.
         """
-        tool = current_tool(rules)
+        tool = rules.current_tool
         between = rules.loosely(self.between)
         _check_strict(tool)
         if not has_fixed_properties(tool):
@@ -211,7 +198,7 @@ class Parameters(msgspec.Struct, frozen=True):
             if re.fullmatch(r"[^\n<>\"]{1,250}", name) is None or name != name.strip():
                 raise tool.not_expressible(name)
             element = f"{rules.literal(self.opening + name)} {self._after(rules, name)} {between}"
-            elements[name] = rules.add(f"element-{rules.tools.index(tool)}-{position}", element)
+            elements[name] = rules.add(f"element-{rules.nth_tool}-{position}", element)
         required = tuple(name for name in elements if name in tool.required)
         if len(elements) <= MAX_ANY_ORDER:
             return _in_any_order(rules, elements, once=tuple(elements))
@@ -221,7 +208,7 @@ class Parameters(msgspec.Struct, frozen=True):
 
     def _after(self, rules: Rules, name: str | None) -> str:
         """Returns the expression of the text after the name of an argument, or of any argument if `name` is None."""
-        tool = current_tool(rules)
+        tool = rules.current_tool
         schema = {} if name is None else tool.schema_of(name)
         middle, text_middle = (_middle_rule(rules, middle + self.padding) for middle in self._middles)
         closing = rules.loosely(self.padding + self.closing)
@@ -234,7 +221,7 @@ class Parameters(msgspec.Struct, frozen=True):
             any_middle = text_middle if name is not None or middle == text_middle else f"({text_middle} | {middle})"
             return f"{any_middle} {rules.until(self.closing)}"
         # Checks the schema even if the value turns out to be any text.
-        nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
+        nth = f"{rules.nth_tool}-{list(tool.properties).index(name)}"
         # A string could contain the quotes of a Python literal.
         is_python = self.is_python and not can_be(schema, "")
         value = f"{middle} {rules.schema(f'argument-{nth}', schema, is_python=is_python)} {closing}"
@@ -254,11 +241,10 @@ def _in_any_order(rules: Rules, elements: Mapping[str, str], once: tuple[str, ..
 
     Models do not follow the order of the schema. A fixed order would exclude the arguments that a model has skipped.
     """
-    tool = current_tool(rules)
-    nth = rules.tools.index(tool)
+    tool = rules.current_tool
 
     def add(left: tuple[str, ...]) -> str:
-        name = f"elements-{nth}-{sum(1 << once.index(each) for each in left)}"
+        name = f"elements-{rules.nth_tool}-{sum(1 << once.index(each) for each in left)}"
         alternatives = [f"{elements[each]} {add(tuple(other for other in left if other != each))}" for each in left]
         alternatives += [f"{element} {name}" for each, element in elements.items() if each not in once]
         return rules.add(name, " | ".join([*alternatives, *(() if tool.required & set(left) else ('""',))]))
@@ -399,19 +385,18 @@ class Keywords:
         Raises:
             InvalidRequestError: The format cannot express an argument, or cannot enforce the schema of a strict tool.
         """
-        tool = current_tool(rules)
+        tool = rules.current_tool
         _check_strict(tool)
         if not has_fixed_properties(tool):
             free = rules.schema("anything", {}, is_python=True)
             keyword = rules.add("keyword", f'[a-zA-Z_] [a-zA-Z0-9_]{{0,63}} "=" {free}')
             return f'({keyword} (", " {keyword})*)?'
-        nth = rules.tools.index(tool)
         words = {}
         for position, name in enumerate(tool.properties):
             if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name) is None:
                 raise tool.not_expressible(name)
-            value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), is_python=True)
-            words[name] = rules.add(f"keyword-{nth}-{position}", f"{rules.literal(name + '=')} {value}")
+            value = rules.schema(f"value-{rules.nth_tool}-{position}", tool.schema_of(name), is_python=True)
+            words[name] = rules.add(f"keyword-{rules.nth_tool}-{position}", f"{rules.literal(name + '=')} {value}")
         required = [word for name, word in words.items() if name in tool.required]
         others = [word for name, word in words.items() if name not in tool.required]
         if required:

@@ -9,7 +9,7 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import Space, check_schema, current_tool
+from weft.chat.answer.grammar import Space, check_schema
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, words_of
 
@@ -34,9 +34,9 @@ class BareArguments(msgspec.Struct, frozen=True):
 
     def write(self, rules: Rules) -> str:
         """Returns the expression of objects that fit the tool's schema, with sorted keys as in Gemma's templates."""
-        tool = current_tool(rules)
+        tool = rules.current_tool
         check_schema(tool)
-        return _Writer(rules, tool, self.quote).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+        return _Writer(rules, tool, self.quote).value(f"arguments-{rules.nth_tool}", tool.parameters)
 
 
 class _Writer(msgspec.Struct):

@@ -9,7 +9,7 @@ import msgspec
 
 from weft.chat.answer.arguments import json_of, read_text
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema, current_tool
+from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool, can_be, is_text, words_of
 
@@ -110,9 +110,9 @@ class ElementArguments(msgspec.Struct, frozen=True):
 
     def write(self, rules: Rules) -> str:
         """Returns the required arguments and any of the others, in the order of the schema."""
-        tool = current_tool(rules)
+        tool = rules.current_tool
         check_schema(tool)
-        return _Writer(rules, tool, self.before_tag).members(f"elements-{rules.tools.index(tool)}", tool.parameters)
+        return _Writer(rules, tool, self.before_tag).members(f"elements-{rules.nth_tool}", tool.parameters)
 
 
 class _Writer(msgspec.Struct):

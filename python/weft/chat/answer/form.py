@@ -9,6 +9,7 @@ import msgspec
 from weft.chat.answer.call_format import CallFormat, ReasoningMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.marks import AnswerMarks
+from weft.chat.answer.parts import AnswerForm
 from weft.chat.answer.reader import ChatReader, ReasoningFormat
 from weft.chat.answer.tools import NO_TOOLS, Tool, ToolUse
 
@@ -34,7 +35,7 @@ def reasoning_marks_of(template: str) -> ReasoningMarks | None:
     return next((marks for marks in _REASONING_MARKS if marks.end in template), None)
 
 
-class ChatForm(msgspec.Struct, frozen=True, dict=True):
+class ChatForm(msgspec.Struct, AnswerForm, frozen=True, dict=True):
     """How to parse the answers of one chat, and the grammar of the calls in them."""
 
     call_format: CallFormat

@@ -52,6 +52,17 @@ class Rules:
         return twin
 
     @property
+    def current_tool(self) -> Tool:
+        """The tool whose call is being written."""
+        assert self.tool is not None, "a name or arguments stand in a call"
+        return self.tool
+
+    @property
+    def nth_tool(self) -> int:
+        """Index of that tool."""
+        return self.tools.index(self.current_tool)
+
+    @property
     def n_characters(self) -> int:
         """Size of all rules, in characters."""
         return sum(len(name) + len(body) for name, body in self._rules.items())

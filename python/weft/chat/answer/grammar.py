@@ -236,13 +236,7 @@ class ToolName(msgspec.Struct, frozen=True):
 
     def write(self, rules: Rules) -> str:
         """Returns the name of the tool that is being written."""
-        return rules.literal(current_tool(rules).name)
-
-
-def current_tool(rules: Rules) -> Tool:
-    """Returns the tool whose call is being written."""
-    assert rules.tool is not None, "a name or arguments stand in a call"
-    return rules.tool
+        return rules.literal(rules.current_tool.name)
 
 
 def check_schema(tool: Tool) -> None:

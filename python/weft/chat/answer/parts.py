@@ -1,6 +1,6 @@
 """Parts of an assistant's answer, and the interface of the readers that parse streamed text into them."""
 
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
@@ -38,51 +38,37 @@ class CallArguments(msgspec.Struct, frozen=True):
 Part = Content | Reasoning | CallStart | CallArguments
 
 
-class AnswerReader(Protocol):
-    """Incremental parser of the text of one branch."""
+class AnswerReader:
+    """Incremental parser of the text of one branch. This one is for answers without a format: all text is content."""
 
     @property
     def is_cut(self) -> bool:
         """True if the last call is incomplete."""
+        return False
 
     def read(self, text: str) -> list[Part]:
         """Parses the next piece of the text. Text that is still ambiguous is held back."""
+        return [Content(text)] if text else []
 
-    def end(self, *, is_truncated: bool = False) -> list[Part]:
+    def end(self, *, is_truncated: bool = False) -> list[Part]:  # noqa: ARG002 (every text is content)
         """Ends the text, and returns the parts that were held back.
 
         Text that is neither reasoning nor a call becomes content. If the text was truncated (`is_truncated`), for example by
         `max_tokens`, an incomplete call at its end is dropped.
         """
+        return []
 
 
-class AnswerForm(Protocol):
-    """How to parse the answers of a chat."""
-
-    def reader(self) -> AnswerReader:
-        """Returns a new reader for one branch."""
-
-
-class PlainForm:
-    """Answers without a format: all text is content."""
+class AnswerForm:
+    """How to parse the answers of a chat. This one is for answers without a format: all text is content."""
 
     def reader(self) -> AnswerReader:
         """Returns a new reader for one branch."""
-        return _Plain()
+        return AnswerReader()
 
     def constrained(self) -> Self:
-        """Returns itself: a constraint changes nothing."""
+        """Returns the form for answers that a grammar constrains after the first reasoning, which only its end mark ends."""
         return self
 
 
-PLAIN = PlainForm()
-
-
-class _Plain:
-    is_cut = False
-
-    def read(self, text: str) -> list[Part]:
-        return [Content(text)] if text else []
-
-    def end(self, *, is_truncated: bool = False) -> list[Part]:  # noqa: ARG002 (every text is content)
-        return []
+PLAIN = AnswerForm()

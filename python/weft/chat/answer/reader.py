@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.chat.answer.call_format import ReasoningMarks
 from weft.chat.answer.grammar import Either
-from weft.chat.answer.parts import CallArguments, Content, Part, Reasoning
+from weft.chat.answer.parts import AnswerReader, CallArguments, Content, Part, Reasoning
 from weft.chat.answer.source import Reading, Source, n_partial_mark
 from weft.fields.excerpt import excerpt
 
@@ -36,7 +36,7 @@ class ReasoningFormat(Enum):
     BOTH = "deepseek-legacy"
 
 
-class ChatReader:
+class ChatReader(AnswerReader):
     """Parses one branch. Each character is scanned a bounded number of times, and is returned in a part unless it is format."""
 
     def __init__(self, form: "ChatForm") -> None:

@@ -10,12 +10,11 @@ from typing import Literal, cast
 
 import msgspec
 
-from weft import CacheExplanation, Event, Finished, InvalidRequestError, Progress, PromptLogprobs, Request, Stream, Token
+from weft import CacheExplanation, Event, Finished, InvalidRequestError, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.chat.answer.branches import BranchParsers
 from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.chat.branch_texts import BranchTexts
-from weft.chat.pending_forks import PendingForks
 from weft.request.branches import branch_requests
 from weft.server.inference.schema_parts import SchemaParts
 from weft.server.inference.submission import Submission
@@ -83,11 +82,9 @@ class Generation:
         self.is_chat = form is not None
         self._forks: dict[tuple[int, int], Request] = {}
         """Requests of forked branches."""
-        self.pending_forks = PendingForks()
-        """Delays events of unknown branches while forks are being registered."""
         self._with_top_logprobs: set[tuple[int, int]] = set()
         self._with_new_line: set[tuple[int, int]] = set()
-        self.texts = [BranchTexts() for _ in streams]
+        self.texts = [BranchTexts(request.n) for request in requests]
         """Texts of the branches of each prompt, as far as they have been read."""
         # A chat has one prompt. No reference to this object, which must be released without the garbage collector.
         self.parsers = BranchParsers(PLAIN if form is None else form, self.texts[0].before)
@@ -137,10 +134,6 @@ class Generation:
             self._forks[prompt, index] = msgspec.structs.replace(request, seed=(seed + nth) % 2**32)
         self.texts[prompt].add_forks(self.streams[prompt], indices, appended)
 
-    def _is_unknown(self, prompt: int, event: Event) -> bool:
-        index = 0 if isinstance(event, Progress | PromptLogprobs) else event.index
-        return index >= self.requests[prompt].n and (prompt, index) not in self._forks
-
     def n_branches(self, prompt: int) -> int:
         """Returns the number of branches of a prompt, including forks."""
         return self.requests[prompt].n + sum(of == prompt for of, _ in self._forks)
@@ -155,9 +148,8 @@ class Generation:
             if self._scheduler is None:
                 self._scheduler = current_scheduler()
             self._scheduler.mark_light_task()
-        if self.pending_forks and any(self._is_unknown(prompt, event) for prompt, events in batches for event in events):
-            await self.pending_forks.wait()
         for prompt, events in batches:
+            await self.texts[prompt].wait_for_forks(events)
             ended = self._watch(prompt, events)
             for finished in ended:
                 self._usage_counters.add(finished.usage)

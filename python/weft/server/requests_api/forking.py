@@ -72,7 +72,7 @@ async def _fork(
         raise InvalidRequestError("append", error.message) from None
     if generation.is_chat and not submission.own_stream:
         _check_reparsed(generation, branch, submission.n, appended)
-    with generation.pending_forks.register():
+    with generation.texts[prompt].registering_forks():
         stream = generation.streams[prompt]
         made = await (stream.fork_stream if submission.own_stream else stream.fork)(
             index, n=submission.n, at=submission.at, unit=submission.unit, append=append or None, **options
@@ -124,13 +124,12 @@ class ForkEncoder(Encoder):
         return [] if isinstance(event, Progress | PromptLogprobs) else [sse.frame(self._payload(event))]
 
     def _payload(self, event: Token | Finished) -> ForkEvent | ForkEnd:
-        name, self._id = self._id, msgspec.UNSET
+        shared: dict[str, Any] = {"id": self._id, "index": event.index, "content": event.text}
+        self._id = msgspec.UNSET
         if isinstance(event, Finished):
             usage = event.usage
             return ForkEnd(
-                id=name,
-                index=event.index,
-                content=event.text,
+                **shared,
                 reason=end_reason(event),
                 stopping_word=stop_string(event) or "",
                 truncated=event.is_truncated,
@@ -139,11 +138,4 @@ class ForkEncoder(Encoder):
                 tokens_computed=usage.n_computed,
                 timings=timings([usage]),
             )
-        return ForkEvent(
-            id=name,
-            index=event.index,
-            content=event.text,
-            tokens=[event.token],
-            id_slot=event.slot,
-            tokens_predicted=event.n_predicted,
-        )
+        return ForkEvent(**shared, tokens=[event.token], id_slot=event.slot, tokens_predicted=event.n_predicted)

@@ -86,24 +86,24 @@ class Forked(msgspec.Struct):
     indices: list[int]
 
 
-class ForkEvent(msgspec.Struct, kw_only=True):
-    """One token of a fork with its own stream. The first event has the forks' request `id`."""
-
+class _ForkPayload(msgspec.Struct, kw_only=True):
     id: str | msgspec.UnsetType = msgspec.UNSET
     index: int
     content: str
+
+
+class ForkEvent(_ForkPayload, kw_only=True):
+    """One token of a fork with its own stream. The first event has the forks' request `id`."""
+
     tokens: list[int]
     stop: bool = False
     id_slot: int
     tokens_predicted: int
 
 
-class ForkEnd(msgspec.Struct, kw_only=True):
+class ForkEnd(_ForkPayload, kw_only=True):
     """End of such a fork; `content` is the text withheld until then."""
 
-    id: str | msgspec.UnsetType = msgspec.UNSET
-    index: int
-    content: str
     stop: bool = True
     reason: str
     """Finish reason: `end`, `stop`, `length`, `context_full` or `cancelled`."""
