@@ -20,12 +20,12 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.chat.answer.branches import BranchParsers
-from weft.chat.answer.parts import CallArguments, CallStart, Content, Part, Reasoning
+from weft.chat.answer.parts import AnswerForm, AnswerReader, CallArguments, CallStart, Content, Part, Reasoning
 from weft.server import create_app, memory_budget
 from weft.server.memory_budget import Reservation, responses_budget
 from weft.server.responses import items, service, store
 from weft.server.responses import writing as writing_module
-from weft.server.responses.events import PendingEvent, frame
+from weft.server.responses.events import frame
 from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Node, Store, StoredConversation, StoredItem, StoredResponse
@@ -39,10 +39,8 @@ EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
 
 
-class Scripted:
+class Scripted(AnswerForm, AnswerReader):
     """Reads `t:…` as a thought, `c:…` as a call, `a:…` as its arguments, and all else as what is said."""
-
-    is_cut = False
 
     def reader(self) -> "Scripted":
         return self
@@ -66,37 +64,32 @@ class Generated:
 
     def __init__(self) -> None:
         self.streams = [type("Stream", (), {"n_prompt": 3})()]
-        self._parsers = BranchParsers(Scripted())
-        self.parts = self._parsers.read
-
-    def is_cut(self, finished: weft.Finished) -> bool:
-        return self._parsers.is_cut(finished.index)
+        self.parsers = BranchParsers(Scripted())
 
     def explanation(self, *_: object) -> msgspec.UnsetType:
         return msgspec.UNSET
 
 
 def writing(ends: list[ResponseWriter] | None = None, **body: Json) -> ResponseWriter:
-    asked = CreateResponse(input="a", **body)
+    asked = CreateResponse(input="a", include=["reasoning.encrypted_content"], **body)
     about = response(asked, Settings(), "a model", None, [])
     on_end = (lambda _: None) if ends is None else ends.append
     collected = Reservation(responses_budget())
-    options: Json = {"collected": collected, "with_top": False, "is_opaque": True, "on_end": on_end}
-    return ResponseWriter(about, Generated(), **options)  # type: ignore[arg-type]
+    return ResponseWriter(about, Generated(), asked, collected=collected, on_end=on_end)  # type: ignore[arg-type]
 
 
-def told_by(event: PendingEvent) -> Json:
-    """An event as a client reads it."""
-    return json.loads(b"".join(frame(event)).split(b"\ndata: ")[1])
+def told_by(frames: bytes) -> list[Json]:
+    """Events as a client reads them."""
+    return [json.loads(one.split(b"\ndata: ")[1]) for one in frames.split(b"\n\n") if one]
 
 
 def written(of: ResponseWriter, texts: Sequence[str], reason: str = "end") -> list[Json]:
     """The events of a response whose tokens have these texts, each as OpenAI's classes have it."""
-    made = of.begin()
+    made = of.opening()
     for nth, text in enumerate(texts, 1):
-        made += of.take(token(0, text, nth))[0]
-    made += of.take(finished(0, reason=reason, n_predicted=len(texts)))[0]
-    told = [told_by(event) for event in made]
+        made += b"".join(of.frames(0, token(0, text, nth)))
+    made += b"".join(of.frames(0, finished(0, reason=reason, n_predicted=len(texts))))
+    told = told_by(made)
     for number, event in enumerate(told):
         EVENT.validate_python(event, strict=True)
         assert event["sequence_number"] == number
@@ -153,15 +146,14 @@ def test_what_is_cut_off_is_incomplete() -> None:
 def test_what_fails_tells_so_once_and_what_was_written() -> None:
     ends: list[ResponseWriter] = []
     of = writing(ends)
-    of.begin()
+    of.opening()
     of.take(token(0, "Once"))
-    [*_, last] = of.fail(weft.EngineStoppedError())
-    told = told_by(last)
+    [*_, told] = told_by(of.failure(weft.EngineStoppedError()))
     EVENT.validate_python(told, strict=True)
     assert told["type"] == "response.failed"
     assert told["response"]["error"]["code"] == "server_error"
     assert told["response"]["output"][0]["content"][0]["text"] == "Once"
-    assert of.fail(weft.EngineStoppedError()) == []
+    assert of.failure(weft.EngineStoppedError()) == b""
     of.cancel()
     assert (of.response.status, len(ends)) == ("failed", 1)
 
@@ -527,7 +519,7 @@ async def test_a_response_in_the_background_that_is_refused_is_not_kept(stream: 
 def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing_module, "CHUNK_BYTES", 1_000)
     of = writing()
-    of.begin()
+    of.opening()
     told = msgspec.Raw(b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[]}')
     monkeypatch.setattr(ResponseWriter, "_take_logprobs", lambda self, _: self._pending_logprobs.append(told) or len(told))
     for nth in range(1, 101):

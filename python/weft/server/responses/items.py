@@ -170,9 +170,8 @@ def _part(part: Part, role: str, location: str, field: str) -> Part:
             raise InvalidRequestError(field, f"{location}.image_url must be given")
         case _:
             kinds = "only input_text, output_text, refusal, input_image and input_audio"
-            raise InvalidRequestError(
-                field, f"{location}: parts of type {excerpt(part.type)} are not supported in what {role} says, {kinds}"
-            )
+            message = f"{location}: parts of type {excerpt(part.type)} are not supported in what {role} says, {kinds}"
+            raise InvalidRequestError(field, message)
 
 
 def _named(item: Item) -> Item:

@@ -8,11 +8,6 @@ from weft import CacheExplanation
 from weft.server.request_fields.fields import SamplingFields
 from weft.server.request_fields.neutral import EMPTY, Neutral, only_fields
 
-_IMAGE = only_fields(context_compression=("auto", "disabled"))
-_CACHE_OPTIONS = only_fields(mode=("implicit",), prewarm=(False,), ttl=("30m",))
-_CACHE_RETENTION = Neutral(lambda value: value == "in_memory")
-_SERVICE_TIER = Neutral(lambda value: value in ("auto", "default"))
-
 
 class ResponseFields(SamplingFields, kw_only=True):
     """Fields of all routes that build a prompt, and sampling parameters. `model` is ignored: there is one model."""
@@ -43,20 +38,36 @@ class ResponseFields(SamplingFields, kw_only=True):
     personality: Annotated[Any, EMPTY] = None
 
 
-class CreateResponse(ResponseFields, kw_only=True):
+class GenerationFields(ResponseFields, kw_only=True):
+    """Fields of the routes that generate."""
+
+    max_output_tokens: int | None = None
+    prompt_cache_key: str | None = None
+    """Repeated in the response; there is a single cache."""
+    seed: int | None = None
+
+    # Unsupported: refused unless the value disables the feature.
+    image: Annotated[Any, only_fields(context_compression=("auto", "disabled"))] = None
+    prompt_cache_options: Annotated[Any, only_fields(mode=("implicit",), prewarm=(False,), ttl=("30m",))] = None
+    prompt_cache_retention: Annotated[Any, Neutral(lambda value: value == "in_memory")] = None
+    service_tier: Annotated[Any, Neutral(lambda value: value in ("auto", "default"))] = None
+
+
+class CompactBody(GenerationFields, kw_only=True):
+    """`POST /v1/responses/compact`. The sampling parameters apply to the summary."""
+
+
+class CreateResponse(GenerationFields, kw_only=True):
     """`POST /v1/responses`."""
 
     background: bool | None = None
     """Generates the response independently of the client's connection."""
     include: list[str] | None = None
     """`message.output_text.logprobs` adds logprobs, `reasoning.encrypted_content` the reasoning as opaque text."""
-    max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     """Limits server-side tools, which do not exist here."""
     metadata: dict[str, str] | None = None
     """Up to 16 texts, which the response repeats."""
-    prompt_cache_key: str | None = None
-    """Repeated in the response; there is a single cache."""
     safety_identifier: str | None = None
     """Repeated in the response."""
     store: bool | None = None
@@ -68,7 +79,6 @@ class CreateResponse(ResponseFields, kw_only=True):
     """Repeated in the response."""
 
     # llama-server's and Weft's own fields, as in completions.
-    seed: int | None = None
     stop: str | list[str] | None = None
     priority: int | None = None
     max_token_gap_ms: float | None = None
@@ -87,31 +97,13 @@ class CreateResponse(ResponseFields, kw_only=True):
     access_programs: Annotated[Any, EMPTY] = None
     background_options: Annotated[Any, only_fields(completion_window=("soonest",))] = None
     context_management: Annotated[Any, EMPTY] = None
-    image: Annotated[Any, _IMAGE] = None
     moderation: Annotated[Any, EMPTY] = None
     prompt: Annotated[Any, EMPTY] = None
-    prompt_cache_options: Annotated[Any, _CACHE_OPTIONS] = None
-    prompt_cache_retention: Annotated[Any, _CACHE_RETENTION] = None
-    service_tier: Annotated[Any, _SERVICE_TIER] = None
     stream_options: Annotated[Any, only_fields(include_obfuscation=(False,))] = None
 
 
 class CountBody(ResponseFields, kw_only=True):
     """`POST /v1/responses/input_tokens`."""
-
-
-class CompactBody(ResponseFields, kw_only=True):
-    """`POST /v1/responses/compact`. The sampling parameters apply to the summary."""
-
-    max_output_tokens: int | None = None
-    prompt_cache_key: str | None = None
-    seed: int | None = None
-
-    # Unsupported: refused unless the value disables the feature.
-    image: Annotated[Any, _IMAGE] = None
-    prompt_cache_options: Annotated[Any, _CACHE_OPTIONS] = None
-    prompt_cache_retention: Annotated[Any, _CACHE_RETENTION] = None
-    service_tier: Annotated[Any, _SERVICE_TIER] = None
 
 
 class ConversationRef(msgspec.Struct):
@@ -243,17 +235,16 @@ class CompactedResponse(msgspec.Struct):
     usage: Usage
 
 
-class ConversationBody(msgspec.Struct):
-    """`POST /v1/conversations`."""
-
-    items: list[dict[str, Any]] | None = None
-    metadata: dict[str, str] | None = None
-
-
 class MetadataBody(msgspec.Struct):
     """`POST /v1/conversations/{id}`."""
 
     metadata: dict[str, str] | None = None
+
+
+class ConversationBody(MetadataBody):
+    """`POST /v1/conversations`."""
+
+    items: list[dict[str, Any]] | None = None
 
 
 class ItemsBody(msgspec.Struct):

@@ -117,10 +117,8 @@ class ResponseService:
         writing = ResponseWriter(
             response,
             generation,
+            data,
             collected=collected,
-            with_top=bool(data.top_logprobs),
-            is_opaque=translate.includes(data, translate.OPAQUE),
-            with_progress=data.return_progress is True,
             on_end=partial(self._store_ended, kept, conversation, keeps=keeps),
         )
         # At close, however the generation ends and even if it was never read.
@@ -281,9 +279,8 @@ class ResponseService:
         """Cancels a background response. Has no effect if it has ended."""
         kept = self.store.response(caller.owner, name)
         if not kept.in_background:
-            raise InvalidRequestError(
-                "background", "only a response in the background can be cancelled; leave its connection instead"
-            )
+            message = "only a response in the background can be cancelled; leave its connection instead"
+            raise InvalidRequestError("background", message)
         await self._stop(kept)
         return kept.json()
 

@@ -3,7 +3,7 @@
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from sys import getsizeof
-from typing import TypeVar
+from typing import Literal, TypeVar
 from weakref import ReferenceType
 
 from weft.fields.excerpt import truncate
@@ -200,7 +200,7 @@ class Store:
 
     def keep(self, response: StoredResponse) -> None:
         """Stores a response that is being generated."""
-        self._add_reference(response.owner, response.node)
+        self._count_references(response.owner, response.node, 1)
         self._add(response)
 
     def finish(self, response: StoredResponse, frame: bytes, written: Sequence[StoredItem]) -> None:
@@ -253,32 +253,22 @@ class Store:
         if isinstance(thing, StoredConversation):
             self._release_items(thing.owner, thing.items)
         else:
-            self._drop_reference(thing.owner, thing.node)
+            self._count_references(thing.owner, thing.node, -1)
 
     def _add(self, thing: StoredResponse | StoredConversation) -> None:
         self._all[thing.owner, thing.id] = thing
         self._n_bytes_by_owner[thing.owner] += thing.n_bytes
         self._enforce_limits()
 
-    def _add_reference(self, owner: Owner, node: Node) -> None:
-        """Adds a reference to a node. On its first one, counts the node's items and refers to its parent."""
-        holding: Node | None = node
-        while holding is not None:
-            holding.n_holders += 1
-            if holding.n_holders > 1:
+    def _count_references(self, owner: Owner, node: Node | None, n: Literal[1, -1]) -> None:
+        """Adds or drops a reference to a node. The first one holds its items and its parent, the last one releases them."""
+        change = self._hold_items if n == 1 else self._release_items
+        while node is not None:
+            node.n_holders += n
+            if node.n_holders != max(n, 0):
                 return
-            self._hold_items(owner, [*holding.given, *holding.written])
-            holding = holding.parent
-
-    def _drop_reference(self, owner: Owner, node: Node) -> None:
-        """Drops a reference to a node. With its last one, releases the node's items and its parent."""
-        released: Node | None = node
-        while released is not None:
-            released.n_holders -= 1
-            if released.n_holders:
-                return
-            self._release_items(owner, [*released.given, *released.written])
-            released = released.parent
+            change(owner, [*node.given, *node.written])
+            node = node.parent
 
     def _hold_items(self, owner: Owner, items: Sequence[StoredItem]) -> None:
         self._n_bytes_by_owner[owner] += REFERENCE_BYTES * len(items)
@@ -314,6 +304,5 @@ class Store:
     def _idle(self, owner: Owner) -> "Iterator[StoredResponse | StoredConversation]":
         """Yields an owner's entries that are not being generated, least recently used first."""
         for thing in [thing for thing in self._all.values() if thing.owner == owner]:
-            is_written = thing.frame is None if isinstance(thing, StoredResponse) else thing.is_busy
-            if not is_written:
+            if not (thing.frame is None if isinstance(thing, StoredResponse) else thing.is_busy):
                 yield thing

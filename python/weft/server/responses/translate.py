@@ -14,12 +14,13 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
 from weft.server.responses import schemas
 from weft.server.responses.items import BELOW, new_id
+from weft.server.responses.writing import OPAQUE
 from weft.settings import Settings
 
 MAX_METADATA = (16, 64, 512)
 """Maximum number of metadata texts, characters of a name, and characters of a text; as in OpenAI's API."""
 
-LOGPROBS, OPAQUE = "message.output_text.logprobs", "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
 
 _INCLUDABLE = (
     *(LOGPROBS, OPAQUE, "message.input_image.image_url"),
@@ -34,12 +35,7 @@ _COMPACT = (
 )
 
 
-_REASONING = {
-    "context": ("auto",),
-    "generate_summary": ("auto",),
-    "mode": ("standard",),
-    "summary": ("auto",),
-}
+_REASONING = {"context": ("auto",), "generate_summary": ("auto",), "mode": ("standard",), "summary": ("auto",)}
 """Accepted fields other than the effort."""
 
 _TEXT = {"verbosity": ("medium",)}
@@ -56,11 +52,6 @@ _REPEATED = (
     *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key", "safety_identifier"),
 )
 """Fields that the response repeats unchanged."""
-
-
-def includes(data: schemas.ResponseFields, what: str) -> bool:
-    """Returns whether `include` has an entry."""
-    return isinstance(data, schemas.CreateResponse) and what in (data.include or ())
 
 
 def check(data: schemas.ResponseFields) -> None:
@@ -98,9 +89,8 @@ def _check_object(
 ) -> None:
     for key, value in (given or {}).items():
         if key not in but and value is not None and value not in accepted.get(key, ()):
-            raise InvalidRequestError(
-                name, f"{name}.{truncate(f'{key} is {excerpt(value)}')}, which is not supported; leave it out"
-            )
+            message = f"{name}.{truncate(f'{key} is {excerpt(value)}')}, which is not supported; leave it out"
+            raise InvalidRequestError(name, message)
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:
@@ -130,9 +120,8 @@ def conversation_id(data: schemas.ResponseFields) -> str | None:
             return data.conversation
         case {"id": str() as name}:
             return name
-    raise InvalidRequestError(
-        "conversation", f"conversation is {excerpt(data.conversation)}; it must be an id, or an object with one"
-    )
+    message = f"conversation is {excerpt(data.conversation)}; it must be an id, or an object with one"
+    raise InvalidRequestError("conversation", message)
 
 
 def chat(data: schemas.ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
@@ -158,7 +147,7 @@ def chat(data: schemas.ResponseFields, messages: Sequence[ChatMessage]) -> ChatF
     )
     if isinstance(data, schemas.CreateResponse):
         fields.max_completion_tokens = _limit(data.max_output_tokens)
-        if includes(data, LOGPROBS):
+        if LOGPROBS in (data.include or ()):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # Progress events show when a queued response has started.
         fields.return_progress = data.background is True or data.return_progress is True
@@ -267,9 +256,8 @@ def _format(data: schemas.ResponseFields) -> dict[str, Any] | None:
         case {"type": "text" | "json_object" as kind}:
             return {"type": kind}
         case other:
-            raise InvalidRequestError(
-                "text", f"text.format is {excerpt(other)}; its type must be 'text', 'json_object' or 'json_schema'"
-            )
+            message = f"text.format is {excerpt(other)}; its type must be 'text', 'json_object' or 'json_schema'"
+            raise InvalidRequestError("text", message)
 
 
 def response(

@@ -24,6 +24,8 @@ from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text,
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """Final states."""
 
+OPAQUE = "reasoning.encrypted_content"
+"""Entry of `include` that requests reasoning as opaque text too."""
 
 CHUNK_BYTES = 64 * 1024
 """Bytes of logprobs per chunk."""
@@ -71,10 +73,9 @@ class ResponseWriter(Encoder):
 
     Args:
         response: The initial response object.
+        generation: Its generation.
+        data: The body.
         collected: Memory of the response, if it is streamed.
-        with_top: Whether logprobs include alternatives.
-        is_opaque: Whether to include reasoning as opaque text too.
-        with_progress: Whether events report the progress of the prompt.
         on_end: Called once, when the response has ended.
     """
 
@@ -82,11 +83,9 @@ class ResponseWriter(Encoder):
         self,
         response: schemas.Response,
         generation: Generation,
+        data: schemas.CreateResponse,
         *,
         collected: Reservation,
-        with_top: bool,
-        is_opaque: bool,
-        with_progress: bool = False,
         on_end: "Callable[[ResponseWriter], None]",
     ) -> None:
         self.response = response
@@ -99,9 +98,7 @@ class ResponseWriter(Encoder):
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
         self._collected = collected
         self._n_uncounted = 0
-        self._with_top = with_top
-        self._is_opaque = is_opaque
-        self._with_progress = with_progress
+        self._data = data
         self._on_end = on_end
         self._open: _OpenItem | None = None
         self._n_events = 0
@@ -116,18 +113,13 @@ class ResponseWriter(Encoder):
         """True if the response has ended."""
         return self.response.status in ENDED
 
-    def begin(self) -> list[PendingEvent]:
-        """Returns the first events."""
-        waits = self.response.status == "queued"
-        return [self._response_event("created"), self._response_event("queued" if waits else "in_progress")]
-
     def take(self, event: Event) -> tuple[list[PendingEvent], int]:
         """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
         made: list[PendingEvent] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
             made.append(self._response_event("in_progress"))
-        if isinstance(event, Progress) and self._with_progress:
+        if isinstance(event, Progress) and self._data.return_progress:
             made.append(self._response_event("in_progress", prompt_progress=PromptProgress.of(event)))
         if not isinstance(event, Token | Finished):
             return made, 0
@@ -143,7 +135,7 @@ class ResponseWriter(Encoder):
 
     def opening(self) -> bytes:
         """Returns the events of a stream before any content."""
-        return b"".join(_frames(self.begin()))
+        return b"".join(_frames([self._response_event("created"), self._response_event(self.response.status)]))
 
     def frames(self, prompt: int, event: Event) -> list[bytes]:  # noqa: ARG002 (there is one)
         """Returns the frames of the next event, as chunks.
@@ -157,23 +149,19 @@ class ResponseWriter(Encoder):
         made, self._n_uncounted = self.take(event)
         return _frames(made)
 
-    def failure(self, error: Exception) -> bytes:
-        """Returns the events of a stream that failed."""
-        return b"".join(_frames(self.fail(error)))
-
     def add(self, prompt: int, event: Event) -> int:  # noqa: ARG002 (there is one)
         """Adds the next event to a response that is not streamed. Returns the number of bytes by which memory use grew."""
         return self.take(event)[1]
 
-    def fail(self, error: Exception) -> list[PendingEvent]:
-        """Ends the response with an error. Returns no events if it has ended already."""
+    def failure(self, error: Exception) -> bytes:
+        """Ends the response with an error, and returns the events of its stream. Returns nothing if it has ended already."""
         if self.is_ended:
-            return []
+            return b""
         made = list(self._close("incomplete"))
         described = describe(error)
         code = "invalid_prompt" if isinstance(error, InvalidRequestError | ContextOverflowError) else "server_error"
         self.response.error = schemas.Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
-        return [*made, *self._end("failed")]
+        return b"".join(_frames([*made, *self._end("failed")]))
 
     def cancel(self) -> None:
         """Ends the response as cancelled, unless it has ended already."""
@@ -193,7 +181,7 @@ class ResponseWriter(Encoder):
     def _take_logprobs(self, token: Token) -> int:
         if (json := token_logprobs(token)) is None:
             return 0
-        self._pending_logprobs.append(msgspec.Raw(json.token_json(self._with_top, False)))
+        self._pending_logprobs.append(msgspec.Raw(json.token_json(bool(self._data.top_logprobs), False)))
         return len(self._pending_logprobs[-1])
 
     def _part(self, part: Part) -> Iterator[PendingEvent]:
@@ -254,7 +242,7 @@ class ResponseWriter(Encoder):
                 yield self._in_part("reasoning_text.done", fillings, text=_TEXT_GAP)
                 yield self._in_part("content_part.done", fillings, part=ThoughtText(_TEXT_GAP))
                 item.content = [ThoughtText(_TEXT_GAP)]
-                item.encrypted_content = opaque(text) if self._is_opaque else None
+                item.encrypted_content = opaque(text) if OPAQUE in (self._data.include or ()) else None
             case Call():
                 yield self._in_item("function_call_arguments.done", fillings, name=item.name, arguments=_TEXT_GAP)
                 item.arguments = _TEXT_GAP

@@ -27,7 +27,7 @@ class Encoder:
         return b""
 
     def failure(self, error: Exception) -> bytes:
-        """Returns the bytes that end a stream prematurely."""
+        """Returns the bytes that end a stream prematurely. Also called if a complete response fails before it has started."""
         return sse.error_frame(error)
 
     def add(self, prompt: int, event: Event) -> int:
@@ -37,6 +37,3 @@ class Encoder:
     def body(self) -> Sequence[bytes]:
         """Returns the JSON of a complete response in chunks, once every branch has finished."""
         raise NotImplementedError
-
-    def fail(self, error: Exception) -> object:
-        """Called with an exception that occurs before a complete response has started."""

@@ -180,7 +180,7 @@ class CollectedResponse(ASGIResponse):
             with Reservation(self._budget) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
         except Exception as error:
-            self._encoder.fail(error)
+            self._encoder.failure(error)
             raise
         finally:
             self._generation.close()
