@@ -165,9 +165,8 @@ def _tools(data: CountTokens) -> dict[str, Any]:
 
 def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        raise InvalidRequestError(
-            "tools", f"{location}.type is {excerpt(tool.type)}; only tools that you run are there, of the type 'custom'"
-        )
+        message = f"{location}.type is {excerpt(tool.type)}; only tools that you run are there, of the type 'custom'"
+        raise InvalidRequestError("tools", message)
     if tool.defer_loading:
         raise InvalidRequestError("tools", f"{location}.defer_loading is not supported; leave it out")
     if tool.input_schema is None:
@@ -255,9 +254,8 @@ class _MessageBuilder:
     def add(self, location: str, role: str, content: str | list[Block]) -> None:
         """Adds a message."""
         if role not in _KINDS:
-            raise InvalidRequestError(
-                "messages", f"{location}.role is {excerpt(role)}; it must be 'user', 'assistant' or 'system'"
-            )
+            message = f"{location}.role is {excerpt(role)}; it must be 'user', 'assistant' or 'system'"
+            raise InvalidRequestError("messages", message)
         blocks = list(_blocks(location if location == "system" else f"{location}.content", content))
         if role != "user" or not blocks:
             self._turn(location, role)

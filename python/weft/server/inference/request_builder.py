@@ -206,9 +206,8 @@ class RequestBuilder:
             (token, bias) for piece, bias in biases for token in self.tokens([piece], add_special=False, parse_special=False)
         ]
         if len(result) > n_vocab:
-            raise InvalidRequestError(
-                "logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} tokens"
-            )
+            message = f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} tokens"
+            raise InvalidRequestError("logit_bias", message)
         return self._biases(Biases(result)) if len(result) > LONG_TEXT else result
 
     def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> Sequence[int] | None:

@@ -25,9 +25,8 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
     neutral.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
-        raise InvalidRequestError(
-            "assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none"
-        )
+        message = "assistant_name stands beside a system_prompt that is a text; give both, or none"
+        raise InvalidRequestError("assistant_name", message)
     if data.prompt is None and data.system_prompt is not None:
         data = msgspec.structs.replace(data, prompt="")
     if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):

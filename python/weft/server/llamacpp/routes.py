@@ -89,11 +89,8 @@ async def detokenize(
     service = request_context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
-    return Answer(
-        ChunkedResponse(
-            await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model)
-        )
-    )
+    written = await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model)
+    return Answer(ChunkedResponse(written))
 
 
 @api.route("GET", "/tokenizer_info", summary="Describe the tokenizer")

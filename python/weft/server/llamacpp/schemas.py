@@ -298,10 +298,8 @@ class LoraAdapter(msgspec.Struct):
     """Invocation tokens of an activated adapter, which applies from their last occurrence in a prompt."""
 
 
-class LoraScalesSet(msgspec.Struct):
+class LoraScalesSet(PropertiesSet):
     """Response of `POST /lora-adapters`."""
-
-    success: bool
 
 
 class ApplyTemplateResult(msgspec.Struct):

@@ -146,26 +146,26 @@ class ChatBody(GenerationFields, kw_only=True):
     """Functions that the model may call, in OpenAI's format."""
 
 
-class EmbedBody(msgspec.Struct, kw_only=True):
+class _EmbeddingFields(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    keep_alive: float | str | None = None
+    options: Options | None = None
+
+
+class EmbedBody(_EmbeddingFields, kw_only=True):
     """`POST /api/embed`."""
 
-    model: str | None = None
     input: str | list[str] | None = None
     dimensions: int | None = None
     """Number of dimensions to keep, after which the embedding is normalized again; 0 keeps all."""
-    keep_alive: float | str | None = None
-    options: Options | None = None
     truncate: bool | None = None
     """Truncates texts that are too long, instead of refusing them; defaults to true."""
 
 
-class EmbeddingsBody(msgspec.Struct, kw_only=True):
+class EmbeddingsBody(_EmbeddingFields, kw_only=True):
     """`POST /api/embeddings`."""
 
-    model: str | None = None
     prompt: str | None = None
-    keep_alive: float | str | None = None
-    options: Options | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True):

@@ -257,7 +257,6 @@ def keep_alive_s(given: float | str | None) -> float | None:
     digits = text.lstrip("+-")
     parts = _DURATION.findall(digits)
     if digits != "0" and (not parts or "".join(number + unit for number, unit in parts) != digits):
-        raise InvalidRequestError(
-            "keep_alive", f"keep_alive is {excerpt(given)}; it must be seconds, or a text like '5m' or '1h30m'"
-        )
+        message = f"keep_alive is {excerpt(given)}; it must be seconds, or a text like '5m' or '1h30m'"
+        raise InvalidRequestError("keep_alive", message)
     return math.inf if text.startswith("-") and digits != "0" else sum(float(number) * _UNITS_S[unit] for number, unit in parts)

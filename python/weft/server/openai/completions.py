@@ -55,9 +55,8 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     if data.best_of < parsed.template.n:
         raise InvalidRequestError("best_of", f"best_of is {data.best_of}, less than n, which is {parsed.template.n}")
     if parsed.stream:
-        raise InvalidRequestError(
-            "best_of", "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
-        )
+        message = "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
+        raise InvalidRequestError("best_of", message)
     template = msgspec.structs.replace(parsed.template, n=data.best_of, logprobs=max(parsed.template.logprobs or 0, 1))
     return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})
 

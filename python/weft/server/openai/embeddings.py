@@ -20,9 +20,8 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     if pooling == "none":
         raise InvalidRequestError("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
     if data.encoding_format not in (None, "float", "base64"):
-        raise InvalidRequestError(
-            "encoding_format", f"encoding_format is {excerpt(data.encoding_format)}; it must be float or base64"
-        )
+        message = f"encoding_format is {excerpt(data.encoding_format)}; it must be float or base64"
+        raise InvalidRequestError("encoding_format", message)
     if data.dimensions is not None and data.dimensions < 1:
         raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
     return prompts.texts("input", data.input)

@@ -7,21 +7,21 @@ import msgspec
 from weft._native import CompactLogprobs
 
 
-class TokenLogprob(msgspec.Struct):
-    """A token with the natural logarithm of its probability."""
-
+class _Token(msgspec.Struct):
     id: int
     token: str
     bytes: list[int]
+
+
+class TokenLogprob(_Token):
+    """A token with the natural logarithm of its probability."""
+
     logprob: float
 
 
-class TokenProb(msgspec.Struct):
+class TokenProb(_Token):
     """A token with its probability after the samplers."""
 
-    id: int
-    token: str
-    bytes: list[int]
     prob: float
 
 
@@ -32,15 +32,12 @@ class Candidate(msgspec.Struct):
     tok_str: str
 
 
-class TokenProbability(msgspec.Struct, kw_only=True):
+class TokenProbability(_Token, kw_only=True):
     """A sampled token with its most likely alternatives, in descending order.
 
     `prob` and `top_probs` are probabilities after the samplers.
     """
 
-    id: int
-    token: str
-    bytes: list[int]
     logprob: float | msgspec.UnsetType = msgspec.UNSET
     top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
     prob: float | msgspec.UnsetType = msgspec.UNSET

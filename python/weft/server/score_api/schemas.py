@@ -29,13 +29,9 @@ class ScoreBody(ScoreTask):
     priority: int | None = None
 
 
-class TokenScore(msgspec.Struct):
+class TokenScore(TokenLogprob):
     """One token of a continuation; `is_greedy` if it is the most likely one."""
 
-    id: int
-    token: str
-    bytes: list[int]
-    logprob: float
     is_greedy: bool
     top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
 

@@ -172,14 +172,15 @@ def _tokenized(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[i
         for text in task.continuations:
             service.request_builder.check_length([*task.prompt, *text])
     return [
-        (service.request_builder.prompt(task.prompt), [_continuation_tokens(service, text) for text in task.continuations])
+        (
+            service.request_builder.prompt(task.prompt),
+            [_continuation_tokens(service, text) for text in task.continuations],
+        )
         for task in tasks
     ]
 
 
-def _continuation_tokens(service: Service, pieces: Sequence[Piece]) -> Sequence[int]:
+def _continuation_tokens(service: Service, text: Sequence[Piece]) -> Sequence[int]:
     model = service.engine.model
-    tokens: list[int] = []
-    for piece in pieces:
-        tokens += [piece] if isinstance(piece, int) else continuation_tokens(model, piece)
-    return tokens
+    parts = ([piece] if isinstance(piece, int) else continuation_tokens(model, piece) for piece in text)
+    return [token for part in parts for token in part]
