@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from weft.chat.answer.call_format import CallFormat
-from weft.chat.answer.call_text import json_call_text
+from weft.chat.answer.call_format import CallFormat, json_call_text
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template_terms import Message
 

@@ -10,5 +10,5 @@ To add a tool-call format, add it to the table in `formats`, as its docstring de
 | how the answers of one chat are parsed, and the parser | `form`, `marks`, `reader` |
 | parts of an answer, by branch and as a message | `parts`, `branches`, `parsed_message` |
 | the format of a template: a known one, or one derived from its samples | `detect`, `samples`, `derive`, `sample_forms` |
-| tools, and calls as text | `tools`, `call_text` |
+| tools | `tools` |
 """

@@ -1,5 +1,6 @@
 """Description of a tool-call format. `formats` is the table of the known ones."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -87,3 +88,27 @@ class CallFormat(msgspec.Struct, frozen=True):
 
 NO_CALLS = CallFormat("None", Seq())
 """Format of answers without calls, and without marks around content."""
+
+
+def json_call_text(function: Mapping[str, Any]) -> str:
+    """Returns a call as a JSON object."""
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {text}}}'
+
+
+def json_list_text(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Returns calls as a JSON list."""
+    return f"[{', '.join(map(json_call_text, functions))}]"
+
+
+def python_list_text(functions: Sequence[Mapping[str, Any]]) -> str:
+    """Returns calls as a list of Python calls with keyword arguments."""
+    return f"[{', '.join(map(_python_call, functions))}]"
+
+
+def _python_call(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    values = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+    keywords = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    return f"{function['name']}({', '.join(keywords)})"

@@ -9,8 +9,7 @@ it (`tests/chat/templates.py`). A format that is not in the table is derived fro
 from weft.chat.answer import harmony
 from weft.chat.answer.arguments import Arguments, BufferedArguments, Parameters, with_closing_mark
 from weft.chat.answer.bare import BareArguments
-from weft.chat.answer.call_format import CallFormat, ReasoningMarks
-from weft.chat.answer.call_text import json_list_text, python_list_text
+from weft.chat.answer.call_format import CallFormat, ReasoningMarks, json_list_text, python_list_text
 from weft.chat.answer.elements import ElementArguments
 from weft.chat.answer.grammar import Calls, Either, End, Grammar, Lookahead, OneCall, Optional, Seq, Space, Text, ToolName, Word
 from weft.chat.answer.layouts import element_call, json_call, json_list, listed, name_first, python_list, section, tagged
@@ -31,7 +30,6 @@ def _cohere(name: str, content_start: str, content_end: str, *template_marks: st
         name,
         template_marks=(("<|START_ACTION|>", *template_marks),),
         calls=listed("<|START_ACTION|>", call, "<|END_ACTION|>"),
-        triggers=("<|START_ACTION|>",),
         fillers=(content_start, content_end, "<|END_OF_TURN_TOKEN|>"),
         ends_reasoning=("<|START_ACTION|>", content_start),
         between="",
@@ -301,14 +299,12 @@ FORMATS: tuple[CallFormat, ...] = (
             Seq("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}")),
             "<|tools_suffix|>",
         ),
-        triggers=("<|tools_prefix|>",),
         between="",
         ends_reasoning=("<|tools_prefix|>",),
     ),
     CallFormat(
         "Nemotron",
         calls=listed("<TOOLCALL>", json_call(), "</TOOLCALL>"),
-        triggers=("<TOOLCALL>",),
     ),
     # Granite 3, and Phi 4 mini, which closes the list with another tag.
     CallFormat(

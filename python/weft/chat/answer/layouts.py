@@ -24,8 +24,7 @@ def json_list(call: Grammar) -> Grammar:
 
 def listed(opening: str, call: Grammar, closing: str = "") -> Grammar:
     """Returns the grammar of a JSON list of calls between marks, of which the closing one may be empty."""
-    row = Seq(opening, Space(), json_list(call))
-    return Seq(row, End(closing)) if closing else row
+    return Seq(opening, Space(), json_list(call), *([End(closing)] if closing else []))
 
 
 def python_list() -> Grammar:
