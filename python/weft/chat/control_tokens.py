@@ -46,16 +46,10 @@ class MediaPlaceholder(NamedTuple):
 
     number: int
     """Index among the media of the chat, from 0."""
-
-    @property
-    def text(self) -> str:
-        """Representation in a prompt that is returned as text."""
-        return "<__media__>"
-
-    @property
-    def is_parsed(self) -> bool:
-        """Always False: a placeholder contains no control tokens."""
-        return False
+    text: str = "<__media__>"
+    """Representation in a prompt that is returned as text."""
+    is_parsed: bool = False
+    """Always False: a placeholder contains no control tokens."""
 
 
 Segment = TextSegment | MediaPlaceholder

@@ -371,19 +371,18 @@ class ChatPipeline:
         is_assistant = messages[-1].role == "assistant"
         has_calls = bool(messages[-1].tool_calls or messages[-1].function_call)
         if data.continue_final_message:
-            if data.continue_final_message not in (True, "content", "reasoning_content"):
-                message = f"is {excerpt(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
-                raise InvalidRequestError("continue_final_message", f"continue_final_message {message}")
-            if data.add_generation_prompt:
-                message = "continue_final_message and add_generation_prompt cannot both be true"
-                raise InvalidRequestError("continue_final_message", message)
-            if not is_assistant:
-                message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
-                raise InvalidRequestError("continue_final_message", message)
-            if has_calls:
-                message = "a message that calls tools cannot be continued; the results of its calls follow it"
-                raise InvalidRequestError("continue_final_message", message)
-            return True
+            part = data.continue_final_message
+            if part not in (True, "content", "reasoning_content"):
+                why = f"continue_final_message is {excerpt(part)}; it must be a boolean, 'content' or 'reasoning_content'"
+            elif data.add_generation_prompt:
+                why = "continue_final_message and add_generation_prompt cannot both be true"
+            elif not is_assistant:
+                why = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
+            elif has_calls:
+                why = "a message that calls tools cannot be continued; the results of its calls follow it"
+            else:
+                return True
+            raise InvalidRequestError("continue_final_message", why)
         if not (is_assistant and self._settings.prefill_assistant) or has_calls:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":

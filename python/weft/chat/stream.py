@@ -268,20 +268,17 @@ class ChatStream:
                 choice.logprobs.append(event.logprobs)
         for part in self._parsers.read(event):
             choice.message.add(part)
-            yield _delta(event.index, part)
+            yield _DELTAS[type(part)](event.index, *msgspec.structs.astuple(part))
         if isinstance(event, Finished):
             fields: dict[str, Any] = {name: getattr(event, name) for name in ChoiceFinished.__struct_fields__}
             choice.finished = ChoiceFinished(**fields | {"finish_reason": self._parsers.finish_reason(event)})
             yield choice.finished
 
 
-def _delta(index: int, part: Part) -> ChatDelta:
-    match part:
-        case Content(text):
-            return ContentDelta(index, text)
-        case Reasoning(text):
-            return ReasoningDelta(index, text)
-        case CallStart(call, call_id, name):
-            return ToolCallStart(index, call, call_id, name)
-        case CallArguments(call, text):
-            return ToolCallDelta(index, call, text)
+_DELTAS: dict[type[Part], Callable[..., ChatDelta]] = {
+    Content: ContentDelta,
+    Reasoning: ReasoningDelta,
+    CallStart: ToolCallStart,
+    CallArguments: ToolCallDelta,
+}
+"""Deltas by kind of part. Each has the part's fields after the index of the choice."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,12 +11,8 @@ import msgspec
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Either, End, Grammar, Lookahead, Optional, Seq, Space, Text, check_schema
-from weft.chat.answer.source import Reading, Source, n_partial_mark, read_word
+from weft.chat.answer.source import Parser, Reading, Source, n_partial_mark, read_word
 from weft.chat.answer.tools import SCHEMA_NOTES, Tool, can_be, has_fixed_properties, is_text, takes_any_text, words_of
-
-KeyReading = Generator[None, None, tuple[str, str] | None]
-NameReading = Generator[None, None, str | None]
-PlaceReading = Generator[None, None, int]
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -118,7 +114,7 @@ class Parameters(msgspec.Struct, frozen=True):
         source.add_arguments("}" if n_read else "")
         return n_read > 0
 
-    def _key(self, source: Source) -> KeyReading:
+    def _key(self, source: Source) -> Parser[tuple[str, str] | None]:
         """Parses the name of an argument and the middle text after it. Returns None if they do not match."""
         while True:
             ahead = source.text[source.at : source.at + MAX_KEY]
@@ -165,7 +161,7 @@ class Parameters(msgspec.Struct, frozen=True):
         source.at = len(source.text)
         source.emit(f'"{values.escaped(value)}' if is_text and value else values.beginning_of_json(value))
 
-    def _end_of_json(self, source: Source, start: int) -> PlaceReading:
+    def _end_of_json(self, source: Source, start: int) -> Parser[int]:
         """Returns the end of a value that may be JSON: the first closing mark outside of strings, else the first one, else -1."""
         search_from, counted, is_open, first = start, start, False, -1
         while True:
@@ -371,7 +367,7 @@ class Keywords:
         mark = source.mark()
         return (yield from Seq(",", Space()).read(source)) or (source.backtrack(mark) and False)
 
-    def _name(self, source: Source) -> NameReading:
+    def _name(self, source: Source) -> Parser[str | None]:
         mark = source.mark()
         name = yield from read_word(source, _KEYWORD, MAX_KEY)
         if name and (yield from Seq(Space(), "=").read(source)):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from weft.chat.answer.arguments import json_of, read_text
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, End, Space, check_schema
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Parser, Reading, Source
 from weft.chat.answer.tools import Tool, can_be, is_text, words_of
 
 MAX_DEPTH = 32
@@ -18,8 +18,6 @@ MAX_DEPTH = 32
 
 ITEM = "item"
 """Tag of the elements of a list."""
-
-NameReading = Generator[None, None, str | None]
 
 Schema = Mapping[str, Any]
 
@@ -64,7 +62,7 @@ class ElementArguments(msgspec.Struct, frozen=True):
         source.emit("]" if is_list else "}")
         return True
 
-    def _opening(self, source: Source) -> NameReading:
+    def _opening(self, source: Source) -> Parser[str | None]:
         """Parses an opening tag and returns its name, or None if there is no such tag."""
         yield from Space().read(source)
         begin = f"{self.before_tag}<"
@@ -89,14 +87,16 @@ class ElementArguments(msgspec.Struct, frozen=True):
         closing = f"{self.before_tag}</{name}>"
         if is_text(schema):
             return (yield from read_text(source, closing))
-        kind = None if _names_text(schema) or depth > MAX_DEPTH else (yield from self._kind(source, schema))
+        # If a schema lists strings among its types, any text is valid.
+        is_scalar = depth > MAX_DEPTH or (can_be(schema, "") and _names_types(schema))
+        kind = None if is_scalar else (yield from self._kind(source, schema))
         if kind is None:
             return (yield from _scalar(source, closing, schema))
         if not (yield from self._nested(source, schema, depth, is_list=kind == "array")):
             return False
         return (yield from End(closing).read(source)) and not source.is_cut
 
-    def _kind(self, source: Source, schema: Schema) -> NameReading:
+    def _kind(self, source: Source, schema: Schema) -> Parser[str | None]:
         """Returns the type of a value that consists of elements, `array` or `object`; None for other values."""
         mark = source.mark()
         name = yield from self._opening(source)
@@ -170,11 +170,6 @@ def _scalar(source: Source, closing: str, schema: Schema) -> Reading:
 
 def _names_types(schema: Schema) -> bool:
     return not all(can_be(schema, value) for value in _ONE_OF_EACH)
-
-
-def _names_text(schema: Schema) -> bool:
-    """Returns True if a schema lists strings among its types. Any text is valid then."""
-    return can_be(schema, "") and _names_types(schema)
 
 
 def _property(schema: Schema, name: str) -> Schema:

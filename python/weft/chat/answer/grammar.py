@@ -5,14 +5,14 @@ them, except at the beginning of a call, which is not constrained until it is de
 """
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.source import Reading, Source, n_ahead, read_word
+from weft.chat.answer.source import Parser, Reading, Source, n_ahead, read_word
 from weft.chat.answer.tools import Tool
 
 MAX_KEY = 256
@@ -29,7 +29,7 @@ class Grammar(Protocol):
         """Returns the GBNF expression of the part, which may be empty."""
 
 
-def _n_space(source: Source) -> Generator[None, None, int]:
+def _n_space(source: Source) -> Parser[int]:
     """Returns how many characters of whitespace follow."""
     at = source.at
     while True:

@@ -1,14 +1,11 @@
 """Headers of gpt-oss's messages: every message has a channel, and a call is a message to a tool."""
 
 import re
-from collections.abc import Generator
 
 from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Seq, Space, Text, ToolName
-from weft.chat.answer.source import Reading, Source
-
-FindReading = Generator[None, None, int]
+from weft.chat.answer.source import Parser, Reading, Source
 
 MAX_HEADER = 512
 """Maximum characters of a message's header."""
@@ -73,7 +70,7 @@ class Header:
         return ""
 
 
-def _find(source: Source, marks: str | tuple[str, ...], start: int) -> FindReading:
+def _find(source: Source, marks: str | tuple[str, ...], start: int) -> Parser[int]:
     """Returns the position of the first mark within a header, or -1."""
     candidates = (marks,) if isinstance(marks, str) else marks
     begin = source.at

@@ -217,7 +217,9 @@ class ChatReader(AnswerReader):
         if self._empty_reasoning_end or self._content_start:
             return self._skip_opening_mark()
         if self._marks.openings and not self._has_content and self._may_open():
-            return self._begin_at_opening()
+            if is_begun := self._text.startswith(self._marks.openings):
+                self._begin()
+            return is_begun
         if self._marks.any is None or self._marks.not_plain(self._text) is None:
             self._add_content(self._text)
             self._text = ""
@@ -299,12 +301,6 @@ class ChatReader(AnswerReader):
             return True
         self._restore_space()
         return False
-
-    def _begin_at_opening(self) -> bool:
-        if not self._text.startswith(self._marks.openings):
-            return False
-        self._begin()
-        return True
 
     def _begin(self) -> None:
         self._source = Source(

@@ -46,7 +46,7 @@ CALLS: tuple[tuple[str, Mapping[str, Any]], ...] = (
 
 MARKUP = "a <b> & c\nd"
 
-TOOLS = tuple(Tool(name, _PARAMETERS) for name, _ in CALLS)
+TOOLS: tuple[Tool, ...] = tuple(Tool(name, _PARAMETERS) for name, _ in CALLS)
 
 CALL_IDS = ("smpl00001", "smpl00002")
 """Nine letters and digits, as Mistral's templates require."""
@@ -179,8 +179,9 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
         answers, tail = {name: _until_end(text, end_marks) for name, text in answers.items()}, closing.removeprefix(written)
     else:
         answers, tail = ended, _tail(ended) or closing
-    if _is_written_as_reasoning(answers):
-        del answers["call_after_content"]
+    if answers.get("call_after_content", "").replace(CONTENT, REASONING) == answers.get("call_after_reasoning"):
+        # The template renders content before a call as it renders reasoning, as gpt-oss's does.
+        answers.pop("call_after_content", None)
 
     def sample(name: str, content: str = "", reasoning: str = "", n_calls: int = 0) -> Sample | None:
         if name not in answers:
@@ -206,12 +207,6 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
         reasoning=sample("reasoning", CONTENT, REASONING),
         call_after_reasoning=sample("call_after_reasoning", "", REASONING, n_calls=1),
     )
-
-
-def _is_written_as_reasoning(answers: Mapping[str, str]) -> bool:
-    """Returns True if the template renders content before a call as it renders reasoning, as gpt-oss's does."""
-    content, reasoning = answers.get("call_after_content"), answers.get("call_after_reasoning")
-    return content is not None and content.replace(CONTENT, REASONING) == reasoning
 
 
 def _until_end(text: str, end_marks: Sequence[str]) -> str:

@@ -4,12 +4,18 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 from weft.chat.answer.parts import CallArguments, CallStart, Part
 from weft.chat.answer.tools import Tool
 
-Reading = Generator[None, None, bool]
-"""Parser that yields whenever it needs more text. Its return value is True if the text matched."""
+Found = TypeVar("Found")
+
+Parser = Generator[None, None, Found]
+"""Parser that yields whenever it needs more text, and returns what it has found."""
+
+Reading = Parser[bool]
+"""Parser that returns True if the text matched."""
 
 MAX_HELD = 64 * 1024
 """Maximum characters that are held back until they are known to be a call. Beyond that, they become content."""
@@ -50,7 +56,7 @@ def n_partial_mark(text: str, *marks: str) -> int:
     return 0
 
 
-def n_ahead(source: "Source", mark: str, offset: int = 0) -> Generator[None, None, int]:
+def n_ahead(source: "Source", mark: str, offset: int = 0) -> Parser[int]:
     """Returns how much of a mark follows after `offset` characters: a part if the text ends there, -1 if other text follows."""
     while True:
         # While the parser waits, a commit may discard the text before it.
@@ -63,7 +69,7 @@ def n_ahead(source: "Source", mark: str, offset: int = 0) -> Generator[None, Non
         yield
 
 
-def read_word(source: "Source", pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:
+def read_word(source: "Source", pattern: re.Pattern[str], limit: int) -> Parser[str]:
     """Parses the longest text that matches a pattern, and returns it; empty if it is longer than `limit` characters.
 
     The pattern matches any beginning of a text that it matches, and also the empty text.
