@@ -185,7 +185,7 @@ async def test_who_does_not_come_back_frees_the_slot() -> None:
         assert not made.is_ended, "somebody is there"
     await wait_until(lambda: made.is_ended)
     assert answer.is_closed
-    assert made.kept() == b"a" + b"the stream was ended because no client read it for 0.02 s"
+    assert made.kept == b"a" + b"the stream was ended because no client read it for 0.02 s"
 
 
 async def test_of_a_long_stream_the_last_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,9 +291,9 @@ async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch)
     b = await begun(streams, "b", b"bbbb", ends=False)
     c = await begun(streams, "c", b"vwxyz", ends=False)
     assert streams.find(None, "a") is None
-    assert (b.kept(), c.kept()) == (b"bbbb", b"vwxyz")
+    assert (bytes(b.kept), bytes(c.kept)) == (b"bbbb", b"vwxyz")
     d = await begun(streams, "d", b"0123", ends=False)
-    assert (b.kept(), c.kept(), d.kept()) == (b"bbbb", b"yz", b"0123")
+    assert (bytes(b.kept), bytes(c.kept), bytes(d.kept)) == (b"bbbb", b"yz", b"0123")
     assert streams.n_bytes == 10
     await streams.close()
 
@@ -306,7 +306,7 @@ async def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) 
     ours = await begun(streams, "ours", b"a" * 30, owner="one")
     theirs = await begun(streams, "m", b"m" * 70, owner="two", ends=False)
     new = await begun(streams, "new", b"n" * 20, owner="one", ends=False)
-    assert [len(one.kept()) for one in (ours, theirs, new)] == [30, 50, 20]
+    assert [len(one.kept) for one in (ours, theirs, new)] == [30, 50, 20]
     for nth in range(20):
         await begun(streams, f"short {nth}", b"s", owner="two")
     assert streams.find("one", "ours") is ours
@@ -343,7 +343,7 @@ async def test_who_reads_nothing_any_more_is_waited_for_as_if_away(monkeypatch: 
         await asyncio.sleep(0.02)
         assert made.n_bytes == 8
         await wait_until(lambda: made.is_ended)
-    assert (made.n_bytes, made.kept()) == (20, b"cdabcdabcd")
+    assert (made.n_bytes, bytes(made.kept)) == (20, b"cdabcdabcd")
 
 
 async def test_a_stream_is_found_by_a_name_before_its_model() -> None:
@@ -409,7 +409,7 @@ async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int
 async def test_all_events_are_found_by_their_numbers() -> None:
     made = await begun(Recordings(nullcontext), "any", *[numbered(number, number % 7) for number in range(20)])
     for number in range(-1, 20):
-        assert made.kept()[offset_after(made, number) :] == b"".join(numbered(n, n % 7) for n in range(number + 1, 20))
+        assert made.kept[offset_after(made, number) :] == b"".join(numbered(n, n % 7) for n in range(number + 1, 20))
     assert offset_after(await begun(Recordings(nullcontext), "empty"), -1) == 0
 
 

@@ -1,7 +1,9 @@
 """Events of a response's stream. Each has a `sequence_number` (from 0) after its type, as in OpenAI's."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from weft import InvalidRequestError
@@ -33,28 +35,18 @@ def offset_after(recording: Recording, number: int) -> int:
     Raises:
         InvalidRequestError: Some of these events are no longer buffered.
     """
-    kept = b"\n\n" + recording.kept()
-    first = _next_number(kept, 0, len(kept))
-    if recording.n_dropped and (first is None or first[1] > number + 1):
+    kept = b"\n\n" + bytes(recording.kept)
+    if recording.n_dropped and _next_number(kept, 0) > number + 1:
         message = f"starting_after is {number}; the events after that one are no longer all kept"
         raise InvalidRequestError("starting_after", message)
-    # Invariant: events that begin before `low` have at most this number; those at `high` or later have a larger one.
-    low, high = 0, len(kept)
-    while low < high:
-        middle = (low + high) // 2
-        found = _next_number(kept, middle, high)
-        if found is None or found[1] > number:
-            high = middle
-        else:
-            low = found[0] + 1
+    # The first position behind which all events have larger numbers.
+    low = bisect_right(range(len(kept)), float(number), key=lambda at: _next_number(kept, at))
     # The prepended two bytes cancel out with the two newlines before the event.
     offset = kept.find(_BEFORE, low)
     return recording.n_bytes if offset < 0 else recording.n_dropped + offset
 
 
-def _next_number(kept: bytes, begin: int, end: int) -> tuple[int, int] | None:
-    """Returns the position of the empty line before the first event that begins in this range, and the event's number."""
-    offset = kept.find(_BEFORE, begin, end + len(_BEFORE) - 1)
-    if offset < 0 or (found := _NUMBERED.match(kept, offset)) is None:
-        return None
-    return offset, int(found[1])
+def _next_number(kept: bytes, begin: int) -> float:
+    """Returns the number of the first event that begins here or later; infinity if there is none."""
+    found = _NUMBERED.search(kept, begin)
+    return inf if found is None else float(found[1])

@@ -79,7 +79,8 @@ class Recording:
         self._recordings: Recordings | None = recordings
         """The recordings to which this one belongs, until it is deleted."""
         self._grace_s = grace_s
-        self._kept = bytearray()
+        self.kept = bytearray()
+        """Buffered bytes."""
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self._n_readers = 0
@@ -93,14 +94,9 @@ class Recording:
         self._start_grace_timer()
 
     @property
-    def n_kept(self) -> int:
-        """Buffered bytes."""
-        return len(self._kept)
-
-    @property
     def n_dropped(self) -> int:
         """Bytes at the beginning that are no longer buffered."""
-        return self.n_bytes - len(self._kept)
+        return self.n_bytes - len(self.kept)
 
     @property
     def is_ended(self) -> bool:
@@ -112,18 +108,14 @@ class Recording:
         """True if a reader is connected."""
         return self._n_readers > 0
 
-    def kept(self) -> bytes:
-        """Returns the buffered bytes."""
-        return bytes(self._kept)
-
     def drop(self, n_bytes: int) -> None:
         """Drops bytes from the beginning of the buffer."""
-        del self._kept[:n_bytes]
+        del self.kept[:n_bytes]
         self._count(-n_bytes)
 
     def detach(self) -> None:
         """Removes the buffer from the total of all recordings; current readers can still read it."""
-        self._count(-len(self._kept))
+        self._count(-len(self.kept))
         self._recordings = None
         self._stop_timer()
 
@@ -157,7 +149,7 @@ class Recording:
                 raise OffsetLostError(offset, self.n_dropped)
             if offset < self.n_bytes:
                 begin = offset - self.n_dropped
-                return bytes(self._kept[begin : begin + MAX_WRITE_BYTES])
+                return bytes(self.kept[begin : begin + MAX_WRITE_BYTES])
             if self.is_ended:
                 return b""
             await self._changed.wait()
@@ -256,10 +248,10 @@ class Recording:
         return n_unread > 0 and n_unread + n_bytes > (OWN_BYTES if is_full else MAX_BYTES)
 
     def _add(self, written: bytes) -> None:
-        self._kept += written
+        self.kept += written
         self.n_bytes += len(written)
         self._count(len(written))
-        self.drop(max(len(self._kept) - MAX_BYTES, 0))
+        self.drop(max(len(self.kept) - MAX_BYTES, 0))
         if self._recordings is not None:
             self._recordings.enforce_limit(self)
 
@@ -382,10 +374,10 @@ class Recordings:
         while (n_over := self.n_bytes - MAX_TOGETHER_BYTES) > 0:
             taken: Counter[Owner] = Counter()
             for (owner, _), recording in self._all.items():
-                taken[owner] += recording.n_kept
+                taken[owner] += len(recording.kept)
             if not any(self._reduce(owner, taken, n_over) for owner, _ in taken.most_common()):
                 # All other streams are being read; this one's reader has already received the dropped bytes.
-                writer.drop(max(min(n_over, writer.n_kept - OWN_BYTES), 0))
+                writer.drop(max(min(n_over, len(writer.kept) - OWN_BYTES), 0))
                 return
 
     def _reduce(self, owner: Owner, taken: "Counter[Owner]", n_bytes: int) -> bool:
@@ -393,9 +385,9 @@ class Recordings:
         theirs = [recording for (whose, _), recording in self._all.items() if whose == owner]
         if any(recording.is_ended for recording in theirs):
             return self._forget_ended(Counter({owner: taken[owner]}))
-        unread = [recording for recording in theirs if not recording.is_read and recording.n_kept > OWN_BYTES]
+        unread = [recording for recording in theirs if not recording.is_read and len(recording.kept) > OWN_BYTES]
         if unread:
-            largest = max(unread, key=lambda recording: recording.n_kept)
+            largest = max(unread, key=lambda recording: len(recording.kept))
             # Drops in larger steps, so that the search is not repeated at every write.
-            largest.drop(min(max(n_bytes, OWN_BYTES), largest.n_kept - OWN_BYTES))
+            largest.drop(min(max(n_bytes, OWN_BYTES), len(largest.kept) - OWN_BYTES))
         return bool(unread)
