@@ -49,7 +49,7 @@ class ParsedRequest(NamedTuple):
 
     def rename_parameter(self, error: InvalidRequestError) -> InvalidRequestError:
         """Returns the error with the names of the body's fields."""
-        named = renamed(error, _SENT_AS.get(error.param, error.param))
+        named = renamed(error, _SENT_AS)
         message = _TOOL_LOCATION.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", named.message)
         return InvalidRequestError(named.param, _LOCATION.sub(self._location, message))
 
@@ -171,12 +171,8 @@ def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
         raise InvalidRequestError("tools", f"{location}.defer_loading is not supported; leave it out")
     if tool.input_schema is None:
         raise InvalidRequestError("tools", f"{location}.input_schema must be given")
-    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
+    given = {"name": tool.name, "parameters": tool.input_schema, "description": tool.description, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in given.items() if value is not None}}
 
 
 def _writing(data: CountTokens) -> dict[str, Any]:

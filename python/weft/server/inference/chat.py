@@ -1,6 +1,6 @@
 """Chat requests for all APIs: messages become a prompt, and the request is submitted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -12,7 +12,7 @@ from weft._native import TokenIds
 from weft.chat.pipeline import ChatPrompt
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
-from weft.server.inference.submission import BranchSubmission, Submission, each_branch, unchanged
+from weft.server.inference.submission import BranchSubmission, Rename, Submission, each_branch, renaming, unchanged
 from weft.server.media.files import MediaFile
 from weft.server.request_fields import requests
 from weft.server.request_fields.branches import branches_size
@@ -26,10 +26,6 @@ OptionsT = TypeVar("OptionsT", Submission, BranchSubmission)
 
 MESSAGE_SIZE = 64
 """Cost of processing a message in addition to its text, in characters."""
-
-
-Rename = Callable[[InvalidRequestError], InvalidRequestError]
-"""Returns an error about a field of a chat under the name that the client's API gives to the field."""
 
 
 async def submit_chat(
@@ -56,7 +52,7 @@ async def submit_chat(
         ContextOverflowError: The prompt cannot fit.
         WeftError: As [`MediaReader.read`] and [`Service.submit`].
     """
-    try:
+    with renaming(rename):
         prompt = await _prompt(data, service, n_more=n_more, with_system_end=data.explain_cache is True)
         if context:
             prompt = _after_context(prompt, context, service)
@@ -66,8 +62,6 @@ async def submit_chat(
         if more:
             parsed = msgspec.structs.replace(parsed, template=msgspec.structs.replace(parsed.template, **more))
         return await service.submit(parsed, prompt.answer_to(parsed.template))
-    except InvalidRequestError as error:
-        raise rename(error) from None
 
 
 async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = unchanged, n_more: int = 0) -> int:
@@ -78,11 +72,8 @@ async def count_tokens(data: ChatFields, service: Service, *, rename: Rename = u
         ContextOverflowError: The prompt cannot fit.
         WeftError: As [`MediaReader.read`].
     """
-    try:
-        prompt = await _prompt(data, service, n_more=n_more)
-    except InvalidRequestError as error:
-        raise rename(error) from None
-    return len(prompt.tokens)
+    with renaming(rename):
+        return len((await _prompt(data, service, n_more=n_more)).tokens)
 
 
 async def rendered_text(data: ChatFields, service: Service) -> str:
@@ -178,9 +169,7 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
             options, template=prompt.constrained(options.template), sent_as={**options.sent_as, **names}
         )
 
-    try:
+    with renaming(parsed.rename_parameter):
         whole = constrained(msgspec.structs.replace(parsed, template=template))
         branches = each_branch(parsed.branches, constrained)
-    except InvalidRequestError as error:
-        raise parsed.rename_parameter(error) from None
     return msgspec.structs.replace(whole, branches=branches, n_volatile=prompt.n_volatile)

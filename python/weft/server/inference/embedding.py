@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from weft import InvalidRequestError, Media, MixedPrompt
@@ -28,6 +29,9 @@ MAX_AROUND = 8
 
 Encoder = Callable[[CompactEmbeddings], list[bytes]]
 """Encodes embeddings in one API's format, in chunks."""
+
+Begin = Callable[[], Coroutine[Any, Any, CompactEmbeddings]]
+"""Tokenizes texts and begins to compute their embeddings."""
 
 
 async def embed(
@@ -59,11 +63,10 @@ async def embed(
     with _renaming_parameter(name):
         read = await service.with_media(texts)
 
-    def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
-        return service.engine.begin_embedding([_parts(service, text) for text in read], how, dimensions)
+        def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
+            return service.engine.begin_embedding([_parts(service, text) for text in read], how, dimensions)
 
-    vectors = await _vectors(service, sum(map(size_of, read)), begin, name)
-    return await _written(service, vectors, write, collected)
+        return await _computed(service, sum(map(size_of, read)), begin, write, collected)
 
 
 async def rank(
@@ -71,13 +74,10 @@ async def rank(
 ) -> list[bytes]:
     """Computes the relevance of texts to a query and returns the JSON. Raises as `embed`, and if the model is not a reranker."""
     _check(texts, name)
-
-    def begin() -> Coroutine[Any, Any, CompactEmbeddings]:
-        return service.engine.begin_ranking(query, texts)
-
     # The query is tokenized once per text if the model has a template for both.
     size = size_of(texts) + len(texts) * len(query)
-    return await _written(service, await _vectors(service, size, begin, name), write, collected)
+    with _renaming_parameter(name):
+        return await _computed(service, size, partial(service.engine.begin_ranking, query, texts), write, collected)
 
 
 def _check(texts: Sequence[object], name: str) -> None:
@@ -85,16 +85,15 @@ def _check(texts: Sequence[object], name: str) -> None:
         raise InvalidRequestError(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
 
 
-async def _vectors(
-    service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, CompactEmbeddings]], name: str
-) -> CompactEmbeddings:
+async def _computed(service: Service, size: int, begin: Begin, write: Encoder, collected: Reservation) -> list[bytes]:
     service.n_embeddings += 1
     try:
-        with _renaming_parameter(name):
-            pending = await service.executor.run(Purpose.PROMPT, size, begin)
-            return await pending
+        vectors = await (await service.executor.run(Purpose.PROMPT, size, begin))
     finally:
         service.n_embeddings -= 1
+    n_numbers = vectors.starts[-1] * vectors.width
+    collected.grow(n_numbers * NUMBER_BYTES)
+    return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)
 
 
 @contextmanager
@@ -115,12 +114,6 @@ def _parts(service: Service, text: SentPrompt) -> Prompt:
     if isinstance(text, MediaPrompt):
         return cast("Sequence[str | Media]", text.pieces)
     return text[0] if len(text) == 1 and isinstance(text[0], str) else service.request_builder.tokens(text)
-
-
-async def _written(service: Service, vectors: CompactEmbeddings, write: Encoder, collected: Reservation) -> list[bytes]:
-    n_numbers = vectors.starts[-1] * vectors.width
-    collected.grow(n_numbers * NUMBER_BYTES)
-    return await service.executor.run(Purpose.TEXT, n_numbers, write, vectors)
 
 
 def truncated(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:

@@ -1,7 +1,8 @@
 """A parsed HTTP request for the engine, before its texts are tokenized."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -145,14 +146,27 @@ class Submission(_Options, frozen=True, kw_only=True):
         names, location = self.sent_as, ""
         if self.branches and (of_branch := _OF_BRANCH.match(error.message)):
             names, location = self.branches[int(of_branch[1])].sent_as, of_branch[0]
-        return renamed(error, names.get(error.param, error.param), location)
+        return renamed(error, names, location)
 
 
-def renamed(error: InvalidRequestError, name: str, location: str = "") -> InvalidRequestError:
-    """Returns the error under another name of the parameter, also where its message begins with `location` and the name."""
-    own = f"{location}{error.param} "
+def renamed(error: InvalidRequestError, names: Mapping[str, str], location: str = "") -> InvalidRequestError:
+    """Returns the error with the body's name of the parameter, also where its message begins with `location` and the name."""
+    own, name = f"{location}{error.param} ", names.get(error.param, error.param)
     message = f"{location}{name} {error.message.removeprefix(own)}" if error.message.startswith(own) else error.message
     return InvalidRequestError(name, message)
+
+
+Rename = Callable[[InvalidRequestError], InvalidRequestError]
+"""Returns an error about a field under the name that the client's API gives to the field."""
+
+
+@contextmanager
+def renaming(rename: Rename) -> Iterator[None]:
+    """Renames the fields of errors that the block raises."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise rename(error) from None
 
 
 def unchanged(error: InvalidRequestError) -> InvalidRequestError:

@@ -18,7 +18,7 @@ from weft.server.executor import Purpose
 from weft.server.inference import embedding
 from weft.server.inference.chat import submit_chat
 from weft.server.inference.generation import Generation
-from weft.server.inference.submission import Gap, SentPrompt, size_of
+from weft.server.inference.submission import Gap, SentPrompt, renaming, size_of
 from weft.server.memory_budget import Reservation
 from weft.server.ollama import answer, models, schemas, translate
 from weft.server.request_fields import prompts, requests
@@ -90,7 +90,7 @@ async def _submit_raw(data: schemas.GenerateBody, parsed: translate.ParsedReques
     """Submits a raw prompt or an infill."""
     fields = parsed.fields
     n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
-    try:
+    with renaming(_rename_generate):
         sent = requests.submission(fields, service.settings, n_probs=n_probs)
         sent = msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **parsed.more))
         if data.suffix:
@@ -98,8 +98,6 @@ async def _submit_raw(data: schemas.GenerateBody, parsed: translate.ParsedReques
         if (prompt := translate.raw_prompt_with_images(data)) is not None:
             sent = msgspec.structs.replace(sent, prompts=[prompt])
         return await service.submit(sent, PLAIN)
-    except InvalidRequestError as error:
-        raise _rename_generate(error) from None
 
 
 def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str | None) -> Answer[Any]:
@@ -144,12 +142,8 @@ async def embeddings(data: JSONBody[schemas.EmbeddingsBody], request_context: Co
     if not data.prompt:
         return _json_answer(schemas.OneEmbedded([]))
     texts = prompts.texts("prompt", data.prompt)
-    return Answer(
-        AwaitedChunks(
-            partial(_embed, service, texts, lambda made: [b'{"embedding":%b}' % made.json(0)[1:-1]], name="prompt"),
-            service.collected,
-        )
-    )
+    work = partial(_embed, service, texts, lambda made: [b'{"embedding":%b}' % made.json(0)[1:-1]], name="prompt")
+    return Answer(AwaitedChunks(work, service.collected))
 
 
 async def _embed(
@@ -167,10 +161,8 @@ async def _embed(
         raise NotSupportedError("a text has no vector of its own with --pooling none")
     if truncates:
         texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), embedding.truncated, service, texts)
-    try:
+    with renaming(_rename_generate):
         return await embedding.embed(service, texts, write, collected, name=name, dimensions=dimensions)
-    except InvalidRequestError as error:
-        raise _rename_generate(error) from None
 
 
 def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:

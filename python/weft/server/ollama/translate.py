@@ -59,8 +59,8 @@ def rename_parameter(error: InvalidRequestError, *, is_chat: bool = True) -> Inv
         error: The error.
         is_chat: Whether the body has messages instead of a prompt.
     """
-    name = "messages" if is_chat and error.param == "prompt" else _SENT_AS.get(error.param, error.param)
-    message = renamed(error, name).message
+    error = renamed(error, _SENT_AS | {"prompt": "messages"} if is_chat else _SENT_AS)
+    name, message = error.param, error.message
     # Images are the first parts of their message.
     place = r"\1.images[\2]" if is_chat else r"images[\2]"
     message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)

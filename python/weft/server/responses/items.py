@@ -17,7 +17,7 @@ from weft.server.responses.schemas import Transformation
 MAX_ITEMS = 10_000
 """Maximum items of a body."""
 
-_THOUGHT, _SUMMARY = "weft-thought-", "weft-summary-"
+THOUGHT, _SUMMARY = "weft-thought-", "weft-summary-"
 """Prefixes of opaque texts, followed by base64. The contents are not secret from their holder."""
 
 
@@ -180,17 +180,13 @@ def _named(item: Item) -> Item:
     return item
 
 
-def opaque(thought: str) -> str:
-    """Returns reasoning as an opaque text."""
-    return _packed(_THOUGHT, thought)
-
-
 def compacted(summary: str) -> Compaction:
     """Returns an item that represents a summarized conversation."""
-    return Compaction(id=new_id("cmp"), encrypted_content=_packed(_SUMMARY, summary))
+    return Compaction(id=new_id("cmp"), encrypted_content=packed(_SUMMARY, summary))
 
 
-def _packed(prefix: str, text: str) -> str:
+def packed(prefix: str, text: str) -> str:
+    """Returns a text as an opaque one."""
     return prefix + base64.urlsafe_b64encode(text.encode()).decode()
 
 
@@ -281,7 +277,7 @@ def _thought(item: Thought) -> str | None:
     """Returns the text of reasoning, or else its summary; None if only another server can read it."""
     if item.content:
         return "".join(text.text for text in item.content)
-    if (text := _unpacked(_THOUGHT, item.encrypted_content)) is not None:
+    if (text := _unpacked(THOUGHT, item.encrypted_content)) is not None:
         return text
     if item.encrypted_content:
         return None

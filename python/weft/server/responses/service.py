@@ -92,27 +92,20 @@ class ResponseService:
     ) -> ASGIResponse:
         parsed = await self._parse(data, caller.owner)
         keeps = data.store is not False
-        if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
-            message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
-            raise InvalidRequestError("input", f"{message}. Send it with store set to false, and without a conversation")
+        if keeps or conversation is not None:
+            if (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
+                message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
+                raise InvalidRequestError("input", f"{message}. Send it with store set to false, and without a conversation")
+            whole = "what is kept of the response" if conversation is None else "the conversation"
+            _check_ids("input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], whole)
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With context shifting, an abandoned background response would continue forever.
             parsed.chat.max_completion_tokens = self._service.engine.limits.n_ctx
-        if conversation is not None:
-            _check_ids("input", [*conversation.items, *parsed.given], "the conversation")
-        elif keeps:
-            _check_ids(
-                "input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], "what is kept of the response"
-            )
         generation = await self._generate(data, parsed)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, parsed.removed)
-        kept = StoredResponse(
-            caller.owner,
-            response.id,
-            Node(parsed.node, self.store.deduplicate(caller.owner, parsed.given)),
-            in_background=data.background is True,
-        )
+        node = Node(parsed.node, self.store.deduplicate(caller.owner, parsed.given))
+        kept = StoredResponse(caller.owner, response.id, node, in_background=data.background is True)
         collected = Reservation(self._service.collected)
         writing = ResponseWriter(
             response,
@@ -352,6 +345,4 @@ def _translated(
     return _ParsedRequest(chat, removed, [_kept(item) for item in given], all_items, node, n_earlier)
 
 
-def _rename_parameter(error: InvalidRequestError) -> InvalidRequestError:
-    """Returns the error with the body's name of the field."""
-    return renamed(error, _NAMES.get(error.param, error.param))
+_rename_parameter = partial(renamed, names=_NAMES)

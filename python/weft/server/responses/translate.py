@@ -35,7 +35,12 @@ _COMPACT = (
 )
 
 
-_REASONING = {"context": ("auto",), "generate_summary": ("auto",), "mode": ("standard",), "summary": ("auto",)}
+_REASONING = {
+    "context": ("auto",),
+    "generate_summary": ("auto",),
+    "mode": ("standard",),
+    "summary": ("auto",),
+}
 """Accepted fields other than the effort."""
 
 _TEXT = {"verbosity": ("medium",)}

@@ -16,7 +16,7 @@ from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.responses import events, schemas
 from weft.server.responses.events import PendingEvent
-from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
+from weft.server.responses.items import BELOW, THOUGHT, Call, Message, Thought, ThoughtText, new_id, packed
 from weft.server.responses.items import Part as ContentPart
 from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
@@ -242,7 +242,7 @@ class ResponseWriter(Encoder):
                 yield self._in_part("reasoning_text.done", fillings, text=_TEXT_GAP)
                 yield self._in_part("content_part.done", fillings, part=ThoughtText(_TEXT_GAP))
                 item.content = [ThoughtText(_TEXT_GAP)]
-                item.encrypted_content = opaque(text) if OPAQUE in (self._data.include or ()) else None
+                item.encrypted_content = packed(THOUGHT, text) if OPAQUE in (self._data.include or ()) else None
             case Call():
                 yield self._in_item("function_call_arguments.done", fillings, name=item.name, arguments=_TEXT_GAP)
                 item.arguments = _TEXT_GAP
