@@ -801,14 +801,14 @@ async def test_only_so_many_files_are_fetched_at_once(seeing: Client, host: Host
 
 async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on, threads = threading.Event(), set()
-    decoded = reader.MediaReader._decoded
+    decode = reader._decode
 
-    def slow(self: reader.MediaReader, source: str, n_left: int, hint: str) -> weft.Media:
+    def slow(source: str, max_bytes: int, hint: str) -> bytes:
         threads.add(threading.current_thread().name)
         may_go_on.wait(20)
-        return decoded(self, source, n_left, hint)
+        return decode(source, max_bytes, hint)
 
-    monkeypatch.setattr(reader.MediaReader, "_decoded", slow)
+    monkeypatch.setattr(reader, "_decode", slow)
     monkeypatch.setattr(executor, "MAX_WAITING", LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
     await wait_until(lambda: threads != set())

@@ -37,30 +37,26 @@ def slots(service: Service) -> list[schemas.Slot | schemas.FullSlot]:
     ]
 
 
-def _about(
-    service: Service, slot_id: int, task: int, counts: tuple[int, int, int], next_token: schemas.NextToken
-) -> dict[str, Any]:
-    n_prompt, n_computed, n_cached = counts
-    is_busy = task != NO_TASK
+def _about(service: Service, slot: EngineSlot, next_token: schemas.NextToken) -> dict[str, Any]:
+    is_busy = slot.request_id is not None
+    task = slot.request_id if is_busy else NO_TASK
     return {
-        "id": slot_id,
+        "id": slot.id,
         "speculative": service.engine.no_speculation_reason is None,
         "is_processing": is_busy,
         "state": int(is_busy),
         "id_task": task,
         "task_id": task,
-        "n_prompt_tokens": n_prompt,
-        "n_prompt_tokens_processed": n_computed,
-        "n_prompt_tokens_cache": n_cached,
+        "n_prompt_tokens": slot.n_prompt if is_busy else 0,
+        "n_prompt_tokens_processed": slot.n_computed if is_busy else 0,
+        "n_prompt_tokens_cache": slot.n_cached if is_busy else 0,
         "next_token": [next_token],
     }
 
 
 def _idle(service: Service, slot: EngineSlot, settings: GenerationSettings) -> schemas.FullSlot:
     next_token = schemas.NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)
-    return schemas.FullSlot(
-        **msgspec.structs.asdict(settings), **_about(service, slot.id, NO_TASK, (0, 0, 0), next_token), params=settings
-    )
+    return schemas.FullSlot(**msgspec.structs.asdict(settings), **_about(service, slot, next_token), params=settings)
 
 
 def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot | schemas.FullSlot:
@@ -73,7 +69,7 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> schemas.Slot |
         n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
         n_decoded=slot.n_predicted,
     )
-    about = _about(service, slot.id, request_id, (slot.n_prompt, slot.n_computed, slot.n_cached), next_token)
+    about = _about(service, slot, next_token)
     if found is None:
         return schemas.Slot(n_ctx=n_ctx, model=model, **about)
     generation, prompt = found

@@ -22,8 +22,7 @@ async def read_stream(
     request_context: ContextDependency, conv_id: FromQuery[str] = "", from_: Annotated[str, QueryParameter(name="from")] = "0"
 ) -> Answer[str]:
     """Returns the stream of a conversation from a byte offset to its end."""
-    caller = request_context.caller
-    recording = request_context.service.recordings.find(caller.owner, _named(conv_id))
+    recording = request_context.service.recordings.find(request_context.caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
     if re.fullmatch("[0-9]{1,18}", from_) is None:
@@ -49,8 +48,7 @@ async def lookup_streams(data: JSONBody[StreamsLookup], request_context: Context
 @api.route("DELETE", "/v1/stream", summary="Delete a resumable stream", needs_model=False, status_code=204)
 async def delete_stream(request_context: ContextDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
-    caller = request_context.caller
-    await request_context.service.recordings.end(caller.owner, _named(conv_id))
+    await request_context.service.recordings.end(request_context.caller.owner, _named(conv_id))
 
 
 def _named(conv_id: str) -> str:

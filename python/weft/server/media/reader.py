@@ -102,21 +102,21 @@ class MediaReader:
 
     async def _read(self, file: MediaFile, n_left: int) -> Media:
         scheme = re.match("(https?|file):", file.source, re.IGNORECASE) if file.may_be_address else None
-        work: Callable[[], Media]
+        content: Callable[[], bytes]
         if scheme is None:
             # Four characters encode three bytes.
             size = len(file.source) * 3 // 4
-            work = partial(self._decoded, file.source, n_left, self._url_hint() if file.may_be_address else "")
+            content = partial(_decode, file.source, n_left, self._url_hint() if file.may_be_address else "")
         elif scheme[1].lower() == "file":
             if self._folder is None:
                 raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
             path, size = await self._executor.run_in_thread(Purpose.MEDIA, 0, _inside, Path(self._folder), file.source, n_left)
-            work = partial(self._opened, path, n_left)
+            content = partial(_contents, path, n_left)
         else:
             data = await self._fetched(file.source, min(n_left, MAX_FETCHED))
-            size = len(data)
-            work = partial(self._engine.model.read_media, data)
-        read = await self._executor.run_in_thread(Purpose.MEDIA, size, work)
+            content, size = partial(bytes, data), len(data)
+        read_media = self._engine.model.read_media
+        read = await self._executor.run_in_thread(Purpose.MEDIA, size, lambda: read_media(content()))
         if file.kind not in (None, read.kind):
             raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
         return read
@@ -125,12 +125,6 @@ class MediaReader:
         """Returns a hint for error messages about URLs that are accepted, or an empty string."""
         ways = [*(["file://"] if self._folder is not None else []), *(["http(s)://"] if self._hosts else [])]
         return f"; a file that is not in the body is named by {' or '.join(ways)}" if ways else ""
-
-    def _decoded(self, source: str, n_left: int, hint: str) -> Media:
-        return self._engine.model.read_media(_decode(source, n_left, hint))
-
-    def _opened(self, path: Path, n_left: int) -> Media:
-        return self._engine.model.read_media(_contents(path, n_left))
 
     async def _fetched(self, address: str, max_bytes: int) -> bytes:
         if not self._hosts:

@@ -125,16 +125,12 @@ class ChatEncoder(ChoiceEncoder):
         message = schemas.Message("assistant", written.content or (None if written.calls else ""))
         if written.thought:
             message.reasoning_content = written.thought
-        if written.calls and self._uses_function_call:
-            call = written.calls[0]
-            message.function_call = schemas.CalledFunction(name=call.name, arguments=call.arguments)
-        elif written.calls:
-            message.tool_calls = [
-                schemas.ToolCall(
-                    id=call.id, type="function", function=schemas.CalledFunction(name=call.name, arguments=call.arguments)
-                )
-                for call in written.calls
-            ]
+        functions = [schemas.CalledFunction(name=call.name, arguments=call.arguments) for call in written.calls]
+        if functions and self._uses_function_call:
+            message.function_call = functions[0]
+        elif functions:
+            pairs = zip(written.calls, functions, strict=True)
+            message.tool_calls = [schemas.ToolCall(id=call.id, type="function", function=called) for call, called in pairs]
         return message
 
     def body(self) -> list[bytes]:

@@ -14,16 +14,6 @@ from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 
 
-class _PromptEcho:
-    """Logprobs of a prompt received so far."""
-
-    def __init__(self, n_put_before: int) -> None:
-        self.lists = LogprobLists()
-        self.offsets = Offsets()
-        self.n_put_before = n_put_before
-        """Characters that the tokenizer put before the text."""
-
-
 class Echo:
     """The prompts of a response, as shown before each of their branches."""
 
@@ -31,18 +21,21 @@ class Echo:
         self._generation = generation
         self._engine = engine
         self._with_top = with_top
-        self._received: dict[int, _PromptEcho] = {}
+        self._received: dict[int, tuple[LogprobLists, Offsets]] = {}
+        """Logprobs of each prompt received so far, and the offsets of its next tokens."""
         self._texts: dict[int, str] = {}
 
     def take(self, prompt: int, event: PromptLogprobs) -> int:
         """Adds logprobs of consecutive tokens of a prompt. Returns their size in bytes."""
         # The service has tokenized every prompt.
         tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
-        if (known := self._received.get(prompt)) is None:
+        if prompt not in self._received:
+            # Characters that the tokenizer put before the text are not part of it.
             n_put_before = len(self._engine.detokenize(tokens)) - len(self.text(prompt))
-            known = self._received[prompt] = _PromptEcho(max(n_put_before, 0))
+            self._received[prompt] = LogprobLists(), Offsets(-max(n_put_before, 0))
+        lists, offsets = self._received[prompt]
         places = range(event.start, event.start + len(event.logprobs))
-        return known.lists.add(self._lists(known, [tokens[place] for place in places], prompt_logprobs(event)))
+        return lists.add(self._lists(offsets, [tokens[place] for place in places], prompt_logprobs(event)))
 
     def text(self, prompt: int) -> str:
         """Returns a prompt as it was sent, with tokens as text."""
@@ -66,16 +59,14 @@ class Echo:
 
     def logprobs(self, prompt: int) -> LogprobLists | None:
         """Returns the logprobs of a prompt's tokens once complete, or None if they were not requested."""
-        prompt_logprobs = self._received.get(prompt)
-        return None if prompt_logprobs is None else prompt_logprobs.lists
+        return self._received[prompt][0] if prompt in self._received else None
 
-    def _lists(self, known: _PromptEcho, tokens: Sequence[int], logprobs: Sequence[CompactLogprobs | None]) -> Logprobs:
+    def _lists(self, offsets: Offsets, tokens: Sequence[int], logprobs: Sequence[CompactLogprobs | None]) -> Logprobs:
         spellings = [self._engine.model.token_bytes(token) for token in tokens]
         return Logprobs(
             tokens=[spelling.decode(errors="replace") for spelling in spellings],
             token_logprobs=[None if one is None else one.chosen.logprob for one in logprobs],
             top_logprobs=[None if one is None else top_logprobs_by_text(one) if self._with_top else {} for one in logprobs],
-            # Characters that the tokenizer put before the text are not part of it.
-            text_offset=[max(known.offsets.next(spelling) - known.n_put_before, 0) for spelling in spellings],
+            text_offset=[max(offsets.next(spelling), 0) for spelling in spellings],
             content=[],
         )
