@@ -74,7 +74,6 @@ class Samples(msgspec.Struct, frozen=True):
     """Rest of the generation prompt, after the header."""
     tail: str
     """End of each turn."""
-    shows_tools: bool
     content: Sample | None
     call: Sample | None
     two_calls: Sample | None
@@ -152,11 +151,10 @@ def render_samples(
         "reasoning": turn(CONTENT, REASONING),
         "call_after_reasoning": None if call is None else turn(call_content, REASONING, one),
     }
-    shows_tools = any(_PURPOSE in text or CALLS[1][0] in text for text in (before, opened))
-    return _cut(turns, before, opened, end_marks, shows_tools=shows_tools)
+    return _cut(turns, before, opened, end_marks)
 
 
-def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str], *, shows_tools: bool) -> Samples:
+def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: Sequence[str]) -> Samples:
     """Removes the prompt and the end of the turn from the samples."""
     texts = [text for text in turns.values() if text is not None]
     n_before = min((common_prefix(before, text) for text in (*texts, opened)), default=len(before))
@@ -198,7 +196,6 @@ def _cut(turns: Mapping[str, str | None], before: str, opened: str, end_marks: S
         header=header,
         opened=opened[n_prompt:],
         tail=tail,
-        shows_tools=shows_tools,
         content=sample("content", CONTENT),
         call=sample("call", n_calls=1),
         two_calls=sample("two_calls", n_calls=2),

@@ -21,9 +21,6 @@ from weft.server.responses.items import Part as ContentPart
 from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
 
-ENDED = ("completed", "incomplete", "failed", "cancelled")
-"""Final states."""
-
 OPAQUE = "reasoning.encrypted_content"
 """Entry of `include` that requests reasoning as opaque text too."""
 
@@ -111,7 +108,7 @@ class ResponseWriter(Encoder):
     @property
     def is_ended(self) -> bool:
         """True if the response has ended."""
-        return self.response.status in ENDED
+        return self.response.status not in ("queued", "in_progress")
 
     def take(self, event: Event) -> tuple[list[PendingEvent], int]:
         """Returns the events that an engine event causes, and the number of bytes by which memory use grew."""
