@@ -250,7 +250,9 @@ def delete(root: Path, name: str) -> Deletion:
     known = features(root)
     deletion = Deletion()
     own = [path for path in (root / FEATURES / f"{name}.rs", root / FEATURES / name) if path.exists()]
-    gone = own + [path for path in (root / ENGINE / "tests" / f"{name}.rs",) if path.exists()]
+    named = (root / ENGINE / "tests" / f"{name}.rs", root / "rust" / "benches" / f"{name}.rs")
+    gone = own + [path for path in named if path.exists()]
+    _delete_bench(root / "Cargo.toml", name)
     for path in sorted((root / "rust").rglob("*.rs")):
         if any(path.is_relative_to(other) for other in gone) or name not in path.read_text(encoding="utf-8"):
             continue
@@ -287,6 +289,14 @@ def _delete_in(root: Path, file: _File, name: str, known: list[str], deletion: D
     if file.path.name == "mod.rs" and file.path.parent in {root / ENGINE, root / FEATURES}:
         _delete_from_tables(file.path, name)
     return file.modules
+
+
+def _delete_bench(manifest: Path, name: str) -> None:
+    """Deletes the declaration of a feature's benchmark from the manifest."""
+    if manifest.exists():
+        text = manifest.read_text(encoding="utf-8")
+        text = re.sub(rf'^\[\[bench\]\]\nname = "{name}"\n(?:.+\n)*\n?', "", text, flags=re.MULTILINE)
+        manifest.write_text(text, encoding="utf-8")
 
 
 def _delete_from_tables(path: Path, name: str) -> None:

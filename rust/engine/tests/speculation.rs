@@ -381,8 +381,8 @@ fn speculation_changes_no_event() {
             .zip(&expected)
             .map(|(request, (_, branches))| {
                 let branches = branches.iter().map(|branch| branch.tokens.iter().map(|(token, ..)| *token).collect()).collect();
-                let replay = Replay { branches, error_rate: dice.of(&[0.0, 0.1, 0.2, 0.6]), seed: round, is_forced: true };
-                let max_draft = Some(dice.of(&[1, 4, 8, 20]));
+                let replay = Replay { branches, error_rate: dice.of(&[0.0, 0.1, 0.2, 0.5]), seed: round, is_forced: true };
+                let max_draft = Some(dice.of(&[1, 4, 8, 8, 20]));
                 Request {
                     speculation: Speculation { max_draft, replay: Some(Arc::new(replay)), ..Speculation::default() },
                     ..request

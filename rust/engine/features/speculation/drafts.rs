@@ -3,11 +3,11 @@
 use crate::engine::features::speculation::forced_tokens::forced_tokens;
 use crate::engine::features::speculation::gate::{Acceptance, RateSlack};
 use crate::engine::features::speculation::text_index::{MAX_MATCHED, MatchCursor, TextIndex};
-use crate::engine::runner::Runner;
 use crate::engine::scheduler::running_sequence::Draft;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::stats::DraftSource;
 use crate::request::{Spacing, Token};
+use crate::sampling::TokenStrings;
 
 /// Tokens before the first own one that a match may include.
 const MAX_CONTEXT: u32 = 32;
@@ -94,7 +94,7 @@ impl SequenceDrafts {
         n_held: u32,
         n_most: u32,
         index: &mut TextIndex,
-        runner: &impl Runner,
+        token_strings: &TokenStrings,
     ) -> u32 {
         let Sequence { n_prompt, n_predicted, tokens, .. } = sequence;
         let (n_all, owner) = (n_prompt + n_predicted, &sequence.request.owner);
@@ -123,7 +123,7 @@ impl SequenceDrafts {
                 self.acceptance[DraftSource::Constraint as usize].observe(0, unverified == token);
             }
             if sequence.constraint.is_some() {
-                self.spacing.read(runner.token_strings().piece(token));
+                self.spacing.read(token_strings.piece(token));
             }
         }
         self.n_indexed = end;
@@ -159,17 +159,17 @@ impl SequenceDrafts {
         n_most: usize,
         min_match: usize,
         index: &mut TextIndex,
-        runner: &impl Runner,
+        token_strings: &TokenStrings,
     ) -> Proposal {
         if n_most == 0 {
             return Proposal { slack: self.slack, ..Proposal::default() };
         }
-        let (source, n_matched, mut tokens) = self.draft(sequence, n_most, index, runner);
+        let (source, n_matched, mut tokens) = self.draft(sequence, n_most, index, token_strings);
         if source == DraftSource::Text && n_matched < min_match.min(MAX_MATCHED) {
             tokens.clear();
         }
         // A prompt with media contains ids that are not in the vocabulary.
-        let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < runner.n_vocab());
+        let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < token_strings.n_vocab());
         tokens.truncate(tokens.iter().take_while(is_valid).count());
         self.unverified = tokens.first().copied().filter(|_| source == DraftSource::Constraint);
         let survival = self.acceptance[source as usize].survival(n_matched, tokens.len());
@@ -185,7 +185,7 @@ impl SequenceDrafts {
         sequence: &mut Sequence,
         n_most: usize,
         index: &mut TextIndex,
-        runner: &impl Runner,
+        token_strings: &TokenStrings,
     ) -> (DraftSource, usize, Vec<Token>) {
         if let Some(replay) = &sequence.request.speculation.replay {
             let tokens = replay.tokens(sequence.branch, sequence.n_predicted).take(n_most).collect();
@@ -200,7 +200,7 @@ impl SequenceDrafts {
         if let Some(constraint) = &mut sequence.constraint {
             tokens.truncate(constraint.n_allowed(&tokens));
             if n_matched < MIN_PREFERRED || tokens.is_empty() {
-                let forced = forced_tokens(&mut **constraint, &self.spacing, &runner.token_strings(), n_most);
+                let forced = forced_tokens(&mut **constraint, &self.spacing, token_strings, n_most);
                 if !forced.is_empty() {
                     return (DraftSource::Constraint, 0, forced);
                 }
@@ -239,9 +239,19 @@ mod tests {
     use super::*;
     use crate::engine::output::completions::test_stream;
     use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
-    use crate::fake_runner::{FakeRunner, tokens_of};
     use crate::request::{Constraint, Prompt, Request};
     use crate::sampling::Sampler;
+    use crate::sampling::token_strings::tests::Pieces;
+
+    fn tokens_of(text: &str) -> Vec<Token> {
+        text.bytes().map(Token::from).collect()
+    }
+
+    /// A vocabulary of single characters; the first ends a text.
+    fn characters() -> TokenStrings {
+        let bytes: Vec<u8> = (0..128).collect();
+        Pieces::of_bytes(&bytes.chunks(1).collect::<Vec<_>>(), 1)
+    }
 
     /// Forces a text, but allows any token.
     #[derive(Clone)]
@@ -266,26 +276,25 @@ mod tests {
     }
 
     /// Creates a constrained sequence after its prompt.
-    fn constrained(prompt: &str, runner: &FakeRunner) -> Sequence {
+    fn constrained(prompt: &str, token_strings: &TokenStrings) -> Sequence {
         let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = test_stream(0, 1);
         let request = Request::new(Prompt::from_tokens(tokens_of(prompt)), 0);
-        let token_strings = runner.token_strings();
-        let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);
+        let sampler = Sampler::new(&request.sampling, 0, token_strings, 0);
         let group = RequestGroup::new(0, vec![(0, request, sampler)], Arc::new(sender), permit);
-        let mut sequence = Sequence::new(&group, 0, 100, &token_strings, Instant::now());
+        let mut sequence = Sequence::new(&group, 0, 100, token_strings, Instant::now());
         sequence.constraint = Some(Box::new(Forcing("x:")));
         sequence
     }
 
     /// Returns the source of the draft after `prompt`, which repeats a part of itself.
     fn proposal(prompt: &str) -> (DraftSource, Vec<Token>) {
-        let (runner, _) = FakeRunner::new(100, 1);
-        let mut sequence = constrained(prompt, &runner);
+        let token_strings = characters();
+        let mut sequence = constrained(prompt, &token_strings);
         let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let n_prompt = sequence.n_prompt;
-        drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &runner);
-        let proposal = drafts.propose(&mut sequence, 2, 1, &mut index, &runner);
+        drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &token_strings);
+        let proposal = drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
         (proposal.source, proposal.tokens)
     }
 
@@ -298,14 +307,14 @@ mod tests {
 
     #[test]
     fn a_constraint_whose_drafts_failed_is_drafted_from_again_once_they_would_hold() {
-        let (runner, _) = FakeRunner::new(100, 1);
-        let mut sequence = constrained("a", &runner);
+        let token_strings = characters();
+        let mut sequence = constrained("a", &token_strings);
         let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let mut share_after = |sampled: &str| {
-            drafts.propose(&mut sequence, 2, 1, &mut index, &runner);
+            drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
             sequence.tokens.push(tokens_of(sampled)[0]);
             sequence.n_predicted += 1;
-            drafts.index_tokens(&sequence, 0, 100, &mut index, &runner);
+            drafts.index_tokens(&sequence, 0, 100, &mut index, &token_strings);
             drafts.acceptance[DraftSource::Constraint as usize].survival(0, 1)[0]
         };
         // No token comes twice, so that no text is matched.

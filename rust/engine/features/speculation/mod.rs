@@ -27,6 +27,7 @@ use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::stats::{N_DRAFT_POSITIONS, SpeculationStats};
 use crate::request::{Finished, Task};
+use crate::sampling::TokenStrings;
 
 /// Size of the index of texts.
 const MAX_INDEX_BYTES: usize = 8 << 20;
@@ -49,7 +50,7 @@ pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R
     if !is_on(scheduler, cache) {
         return;
     }
-    let proposals = propose(scheduler, cache.runner(), room.n_rows);
+    let proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
     let lengths = choose(&proposals, &mut scheduler.features_mut().speculation, room);
     for ((key, proposal), length) in proposals.into_iter().zip(lengths).filter(|&(_, length)| length > 0) {
         let Proposal { source, mut tokens, .. } = proposal;
@@ -62,7 +63,7 @@ pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R
 }
 
 /// Returns the expected tokens of each sequence that samples in this step, at most `n_most`.
-fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<(SchedulingKey, Proposal)> {
+fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32) -> Vec<(SchedulingKey, Proposal)> {
     let mut proposals = Vec::new();
     let mut n_indexable = MAX_INDEXED;
     let min_match = scheduler.limits().speculation.min_match as usize;
@@ -80,8 +81,8 @@ fn propose(scheduler: &mut Scheduler, runner: &impl Runner, n_most: u32) -> Vec<
             let mut drafts = sequence.features.speculation.take().unwrap_or_default();
             drafts.observe_step(sequence, *last_step);
             n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
-            n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, runner);
-            proposal = drafts.propose(sequence, n_most as usize, min_match, index, runner);
+            n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, token_strings);
+            proposal = drafts.propose(sequence, n_most as usize, min_match, index, token_strings);
             sequence.features.speculation = Some(drafts);
         }
         if samples {
