@@ -19,6 +19,9 @@ const CELLS_STEP: u32 = 256;
 /// Number of sequence ids for cached branches, added to the ids of the slots.
 const N_CACHED_IDS: u32 = 64;
 
+/// Maximum of [`SpeculationConfig::min_match`], as in llama-server.
+const MAX_DRAFT_MATCH: u32 = 1024;
+
 const MAX_CELLS: u64 = (1 << 31) - 256;
 
 /// Default size of the host cache; it is also at most a quarter of the machine's memory.
@@ -123,6 +126,12 @@ impl Limits {
                 "max_draft",
                 speculation.max_draft <= MAX_DRAFT,
                 format!("max_draft is {}; it must be at most {MAX_DRAFT}", speculation.max_draft),
+            ),
+            ("min_draft_match", speculation.min_match > 0, "min_draft_match is 0; it must be at least 1".to_owned()),
+            (
+                "min_draft_match",
+                speculation.min_match <= MAX_DRAFT_MATCH,
+                format!("min_draft_match is {}; it must be at most {MAX_DRAFT_MATCH}", speculation.min_match),
             ),
             ("max_queue", max_queue > 0, "max_queue is 0; it must be at least 1".to_owned()),
         ];
