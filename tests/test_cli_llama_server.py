@@ -57,6 +57,7 @@ VALUES = {
     "--dry-allowed-length": "3",
     "--adaptive-target": "0.5",
     "--adaptive-decay": "0.5",
+    "--spec-type": "ngram-mod",
 }
 """What follows a flag that does not take the number 2; by the last of its spellings that this names."""
 
@@ -173,7 +174,7 @@ def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.Captur
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
+        "--spec-type auto", "--spec-draft-sampling greedy", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
         "--cache-reuse 0",
         "--threads-http -1", "--fit on", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
     ],
