@@ -67,6 +67,7 @@ CONFIG, BACKLOG, VECTORS = "config/mod.rs", "engine/output/slow_consumers.rs", "
 WAKES = "engine/output/wake_handle.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/vocabulary/grammar.rs"
+SPECULATION = "engine/features/speculation/mod.rs"
 DIVERSITY = "request/diversity.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/reasoning.rs", "python/output_rules.rs"
 
@@ -91,6 +92,13 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(REQUEST, "MAX_STOPS"),
         constant(REQUEST, "MAX_STOP_BYTES"),
     ],
+    "drafted tokens of a completion in one step, `max_draft` and `speculative.n_max`": lambda: [
+        constant("request/speculation.rs", "MAX_DRAFT")
+    ],
+    "texts from which [speculative decoding](../guides/speculation.md) drafts; the least recently used are dropped": lambda: [
+        constant(SPECULATION, "MAX_INDEX_BYTES") >> 20
+    ],
+    "prompt tokens that one step adds to these texts": lambda: [constant(SPECULATION, "MAX_INDEXED")],
     "LoRA adapters, `--lora`": lambda: [constant(CONFIG, "MAX_ADAPTERS")],
     "samplers in the chain": lambda: [constant(SAMPLING, "MAX_SAMPLERS")],
     "sequence breakers of DRY": lambda: [

@@ -39,6 +39,7 @@ LLAMA_SERVERS = {
     "spec_decode_num_drafts": "counter",
     "spec_decode_num_draft_tokens": "counter",
     "spec_decode_num_accepted_tokens": "counter",
+    "spec_decode_num_accepted_tokens_per_pos": "counter",
 }
 OURS = {
     "media": "counter",
@@ -58,6 +59,8 @@ OURS = {
     "branch_tokens_computed": "counter",
     "branch_tokens_shared": "counter",
     "preemptions": "counter",
+    "draft_tokens": "counter",
+    "draft_tokens_accepted": "counter",
     "adapter_changes": "counter",
     "adapter_bytes": "gauge",
     "cells": "gauge",
@@ -148,7 +151,7 @@ async def test_the_page_lists_every_metric_of_llama_server_and_every_label(meter
     assert sorted(listed) == sorted(name for name in exposed if name.startswith("llamacpp:"))
     reasons = page[page.index("| reason | cause |") : page.index("## Metrics of llama-server")]
     assert re.findall(r"^\| `(\w+)` \|", reasons, re.MULTILINE) == [reason.value for reason in Reason]
-    labels = {value for sample in samples for name, value in sample.labels.items() if name != "le"}
+    labels = {value for sample in samples for name, value in sample.labels.items() if name not in ("le", "position")}
     assert labels - set(re.findall(r"`(\w+)`", page)) == set()
 
 
