@@ -7,15 +7,17 @@ import platform
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Literal, TypeVar, Unpack
 
 import weft
 from weft import Choice, Finished, Node, Stream, Token
 
 How = Literal["stream", "whole"]
 """Through which door: `Engine.stream` read event by event, or `Engine.complete`."""
+
+Result = TypeVar("Result")
 
 TRIES = 5
 """How often that is tried which depends on how fast the machine is at the moment, where one success shows it."""
@@ -89,6 +91,15 @@ async def wait_until(condition: Callable[[], bool], deadline_s: float = 10, paus
     while not condition():
         assert time.monotonic() < end, f"not so within {deadline_s} s"
         await asyncio.sleep(pause_s)
+
+
+async def until_drafted(generate: Callable[[], Awaitable[Result]], has_drafts: Callable[[Result], bool]) -> Result:
+    """The first of several results with as many drafts as are expected: how many there are depends on measured times."""
+    for _ in range(TRIES):
+        result = await generate()
+        if has_drafts(result):
+            return result
+    raise AssertionError(f"not as many drafts in {TRIES} tries: {result}")
 
 
 def names_in(folder: Path) -> list[str]:
