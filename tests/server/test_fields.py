@@ -59,6 +59,14 @@ async def full() -> AsyncIterator[Full]:
         ({"logit_bias": {"\u0663": 1}}, {"logit_bias": [(0x663, 1)]}),
         ({"logprobs": 3}, {"logprobs": 3}),
         ({"n_probs": 2}, {"logprobs": 2}),
+        ({"speculative.n_max": 3}, {"max_draft": 3}),
+        ({"speculative.n_max": 1000}, {"max_draft": 64}),
+        ({"speculative.n_max": -1}, {}),
+        ({"speculative.type": "none", "speculative.n_max": 3}, {"max_draft": 0}),
+        ({"speculative.type": "ngram-mod"}, {}),
+        ({"prediction": {"type": "content", "content": "cd"}}, {"prediction": "cd"}),
+        ({"prediction": {"type": "content", "content": [{"type": "text", "text": "c"}, {"text": "d"}]}}, {"prediction": "cd"}),
+        ({"prediction": {"type": "content", "content": ""}}, {}),
         *[
             ({name: value}, {name: value})
             for name, value in {

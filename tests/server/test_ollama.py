@@ -303,8 +303,15 @@ OPTIONS: Json = {
     "penalize_newline": False,
     "stop": ["x"],
     "num_batch": 17,
+    "draft_num_predict": 9,
 }
-RENAMED = {"num_keep": "n_keep", "num_predict": "max_tokens", "penalize_newline": "penalize_nl", "num_batch": "n_batch"}
+RENAMED = {
+    "num_keep": "n_keep",
+    "num_predict": "max_tokens",
+    "penalize_newline": "penalize_nl",
+    "num_batch": "n_batch",
+    "draft_num_predict": "max_draft",
+}
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,8 @@ class RequestOptions(BranchOptions, total=False):
     priority: int
     max_token_gap_ms: float | None
     n_batch: int | None
+    max_draft: int | None
+    prediction: str | Sequence[int] | None
     use_cache: bool
     prompt_logprobs: int | None
     prompt_logprobs_from: int
