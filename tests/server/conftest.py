@@ -33,9 +33,9 @@ def hangups_are_heard() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """The application over the demo model, in this process."""
+    """The application over the demo model, in this process; without drafts, which depend on measured times."""
     settings = Settings(alias="storyteller")
-    app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1), settings)
+    app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1, speculation="off"), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         yield client

@@ -117,6 +117,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "system_prompt": "",
         "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(configured\)"),
         "repeatable": BOOLEAN,
+        "speculation": "it is turned off",
         "repeatable_embeddings": BOOLEAN,
         "pooling": "mean",
     }
