@@ -43,8 +43,9 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(scope="session")
 async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
-    """A server with four slots over the demo model, in a process of its own."""
-    with LiveServer(tmp_path_factory.mktemp("live") / "log", "-np", "4", "-c", "4096", "--kv-unified") as server:
+    """A server with four slots over the demo model, in a process of its own; without drafts, as `client`."""
+    flags = ("-np", "4", "-c", "4096", "--kv-unified", "--spec-type", "none")
+    with LiveServer(tmp_path_factory.mktemp("live") / "log", *flags) as server:
         await server.ready()
         yield server
         assert "ERROR" not in server.log
