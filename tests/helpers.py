@@ -94,12 +94,16 @@ async def wait_until(condition: Callable[[], bool], deadline_s: float = 10, paus
 
 
 async def until_drafted(generate: Callable[[], Awaitable[Result]], has_drafts: Callable[[Result], bool]) -> Result:
-    """The first of several results with as many drafts as are expected: how many there are depends on measured times."""
-    for _ in range(TRIES):
+    """The first of several results with as many drafts as are expected: how many there are depends on measured times.
+
+    After a pause of the machine, the engine drafts again once some thousand steps have passed.
+    """
+    n_tries = 20 * TRIES
+    for _ in range(n_tries):
         result = await generate()
         if has_drafts(result):
             return result
-    raise AssertionError(f"not as many drafts in {TRIES} tries: {result}")
+    raise AssertionError(f"not as many drafts in {n_tries} tries: {result}")
 
 
 def names_in(folder: Path) -> list[str]:

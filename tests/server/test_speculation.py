@@ -72,7 +72,7 @@ async def test_the_length_of_drafts_is_at_most_the_requests(drafting: httpx.Asyn
     await complete(drafting, "length")
     before = await metrics(drafting)
     fields = {"speculative.n_max": 8}
-    await until_drafted(lambda: complete(drafting, "length", fields=fields), lambda answer: n_accepted(answer) > 8)
+    await until_drafted(lambda: complete(drafting, "length", fields=fields), lambda answer: n_accepted(answer) > 0)
     after = await metrics(drafting)
     added = [
         after[f"llamacpp:spec_decode_num_accepted_tokens_per_pos_total {position}"]
