@@ -233,7 +233,7 @@ fn unsupported_grouping_is_rejected_with_the_reason() {
         let message = refused(&tiny(kind));
         assert!(message.contains("have a recurrent state or a sliding window"), "{kind:?}: {message}");
     }
-    assert!(refused(&tiny(Kind::Grid)).contains("positions of their own"));
+    assert!(refused(&tiny(Kind::Grid)).contains("positions of images have several dimensions"));
     let refused = |change: fn(&mut EngineConfig)| try_start(change).map(|_| ()).expect_err("it is refused");
     assert!(matches!(
         refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)),

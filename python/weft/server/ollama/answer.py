@@ -223,14 +223,17 @@ class AnswerEncoder(Encoder):
 
     def _ending(self, finished: Finished) -> dict[str, Any]:
         usage = finished.usage
+        total_ns = self._timer.total_ns
+        prompt_ns, predicted_ns = round(usage.prompt_ms * NS_PER_MS), round(usage.predicted_ms * NS_PER_MS)
         ending: dict[str, Any] = {
             "done_reason": DONE_REASONS[end_reason(finished)],
-            "total_duration": self._timer.total_ns,
-            "load_duration": self._timer.load_ns,
+            "total_duration": total_ns,
+            # The engine may compute before the event loop runs again.
+            "load_duration": max(min(self._timer.load_ns, total_ns - prompt_ns - predicted_ns), 0),
             "prompt_eval_count": usage.n_prompt,
-            "prompt_eval_duration": round(usage.prompt_ms * NS_PER_MS),
+            "prompt_eval_duration": prompt_ns,
             "eval_count": usage.n_predicted,
-            "eval_duration": round(usage.predicted_ms * NS_PER_MS),
+            "eval_duration": predicted_ns,
             "cache_explanation": self._generation.explanation(0, finished),
         }
         if self._context is not None:
