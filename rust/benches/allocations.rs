@@ -229,7 +229,7 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
     let [new, grown, freed] = [counted.n_new, counted.n_grown, counted.n_freed].map(per_token);
     let n_bytes = per_token(counted.n_bytes);
     let took: Duration = recent.iter().map(|step| step.took).sum();
-    let share = |of: Part| {
+    let share = |of: TimeOfStage| {
         let part: Duration = recent.iter().map(|step| of(&step.times)).sum();
         part.div_duration_f64(took)
     };
