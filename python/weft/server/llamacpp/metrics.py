@@ -205,19 +205,15 @@ def _prompts(stats: Stats) -> list[Metric]:
 
 
 def _speculation(stats: SpeculationStats) -> list[Metric]:
-    sources = stats.sources
+    sources, drafts = stats.sources, stats.sources.values()
     positions = {str(position): n for position, n in enumerate(stats.n_accepted_at)}
     return [
-        counter(
-            "llamacpp:spec_decode_num_drafts_total", "Drafts that were verified.", sum(each.n_drafts for each in sources.values())
-        ),
-        counter(
-            "llamacpp:spec_decode_num_draft_tokens_total", "Drafted tokens.", sum(each.n_drafted for each in sources.values())
-        ),
+        counter("llamacpp:spec_decode_num_drafts_total", "Drafts that were verified.", sum(each.n_drafts for each in drafts)),
+        counter("llamacpp:spec_decode_num_draft_tokens_total", "Drafted tokens.", sum(each.n_drafted for each in drafts)),
         counter(
             "llamacpp:spec_decode_num_accepted_tokens_total",
             "Drafted tokens that were generated.",
-            sum(each.n_accepted for each in sources.values()),
+            sum(each.n_accepted for each in drafts),
         ),
         counter(
             "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
