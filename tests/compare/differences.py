@@ -1,6 +1,8 @@
 """Where two answers differ."""
 
+import base64
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -115,7 +117,11 @@ def _branch(event: Json) -> int:
 
 
 def _of_values(place: str, theirs: Json, ours: Json) -> Iterator[Found]:
-    if isinstance(theirs, dict) and isinstance(ours, dict):
+    if place.endswith(".embedding") and isinstance(theirs, str) and isinstance(ours, str):
+        yield from _of_values(place, _vector(theirs), _vector(ours))
+    elif isinstance(theirs, dict) and isinstance(ours, dict):
+        if _is_near_tie(place, theirs, ours):
+            return
         for name in [*theirs, *(name for name in ours if name not in theirs)]:
             inner = f"{place}.{name}"
             if name not in ours:
@@ -133,6 +139,20 @@ def _of_values(place: str, theirs: Json, ours: Json) -> Iterator[Found]:
         yield place, "type", theirs, ours
     elif not _are_equal(place, theirs, ours):
         yield place, "value", theirs, ours
+
+
+def _vector(text: str) -> list[float]:
+    """Numbers of 32 bits, little-endian, in base64."""
+    data = base64.b64decode(text)
+    return list(struct.unpack(f"<{len(data) // 4}f", data))
+
+
+def _is_near_tie(place: str, theirs: dict[str, Json], ours: dict[str, Json]) -> bool:
+    """Returns true for two likely tokens at the same rank of a list that have the same fields and nearly equal probabilities."""
+    if not matches(place, "*.top_*[]") or theirs.keys() != ours.keys():
+        return False
+    name = "prob" if "prob" in theirs else "logprob"
+    return name in theirs and _are_equal(f"{place}.{name}", theirs[name], ours[name])
 
 
 def _are_words(*lists: list[Json]) -> bool:
