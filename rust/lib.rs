@@ -15,21 +15,22 @@
 //!   publish    events and metrics become visible to their readers
 //! ```
 //!
-//! From `submit` to the event, a request crosses these files of [`engine`]:
+//! From `submit` to the event, a request crosses these files of [`engine`]; from Python, `python/engine.rs` and `python/convert.rs`
+//! precede them, and `python/wake.rs`, `python/stream.rs` and `python/events.rs` follow:
 //!
 //! | file | what happens there |
 //! | --- | --- |
-//! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request and sends it to the worker |
+//! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request, makes a `RequestGroup` of it and sends it to the worker |
 //! | `worker.rs` | the loop: each stage is a method, in this order |
 //! | `scheduler/queue.rs` | the request waits, and is next |
 //! | `scheduler/admission.rs` | a branch enters a slot or resumes, or waits for a slot, for cells, or for a prefix |
 //! | `scheduler/prefix_match.rs` | its longest cached prefix, and whether another sequence is computing a longer one |
-//! | `scheduler/placement.rs` | its sequence, its slot and its cells |
+//! | `scheduler/placement.rs` | its sequence, its slot (`slots.rs`) and its cells |
 //! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
 //! | `execute.rs` | the decode |
-//! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled and detokenized |
+//! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled, detokenized and added to the step's events |
 //! | `scheduler/lifecycle.rs` | it finishes, fails, is cancelled, preempted or removed |
-//! | `output/mod.rs`, `output/stream.rs`, `output/completions.rs` | its events reach the reader |
+//! | `output/mod.rs`, `output/stream.rs`, `output/completions.rs` | the step's events (`scheduler/step_events.rs`) reach the reader |
 //!
 //! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
 //! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that
@@ -62,18 +63,22 @@
 //!
 //! To add
 //! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in
-//!   `python/convert.rs`), its filter in `sampling/filters`, its step in `sampling/chain.rs`, and its test against llama.cpp in
-//!   `llama/sampler_parity`; in Python, its field and its letter in `sampling_fields.py`;
+//!   `python/convert.rs`, their range checked in `numbers`), its filter in `sampling/filters`, its step in `sampling/chain.rs` (with
+//!   `keeps_best`), and its test against llama.cpp in `llama/sampler_parity`; in Python, its field and its letter in
+//!   `sampling_fields.py`, its option in `request/sampling.py`, its setting in `server/response_fields/settings.py`, and its flag in
+//!   `settings/flags.json`;
 //! - a feature of the engine: a file in `engine/features`, its state in `engine/features/state.rs`, and its calls in
 //!   `engine/features/hooks.rs`;
-//! - another kind of branch search: its parameters in `request/diversity.rs` (read in `python/diversity.rs`), and a feature as
+//! - another kind of branch search: its parameters in `request/diversity.rs` (read in `python/diversity.rs`; in Python, a field and an
+//!   option in `weft/request`), and a feature as
 //!   `engine/features/beams`, whose hooks are `on_validate`, `n_together`, `on_new_sequence`, `is_vacant`, `sample`,
 //!   `after_sampling`, `on_preempt`, `end_oversized` and `cancel_together`. Its sequences give up cells and fork by `vacate` and
 //!   `fork_to` of `engine/scheduler/placement.rs`;
-//! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`), its limit in bytes as in
-//!   `cache/host_cache.rs`, stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted
-//!   as in `cache/host_eviction.rs`, copied by `engine/cache_manager/moves.rs` in the order of `engine/scheduler/tier_moves.rs`, and
-//!   listed as a [`Tier`](cache::Tier) in `cache/listing.rs` and `cache/blocks.rs`.
+//! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`; `cache/paths.rs` divides and moves it with its
+//!   node, `cache/pins.rs` and `cache/prefix_match.rs` count it), its limit in bytes as in `cache/host_cache.rs` and
+//!   `config/limits.rs`, stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted as in
+//!   `cache/host_eviction.rs`, copied by `engine/cache_manager/moves.rs` in the order of `engine/scheduler/tier_moves.rs`, and
+//!   listed as a [`Tier`](cache::Tier) in `cache/listing.rs`, `cache/blocks.rs`, `engine/stats.rs` and `python/cached_nodes.rs`.
 //!
 //! # Glossary
 //!
