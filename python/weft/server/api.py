@@ -17,6 +17,11 @@ Responses = Mapping[int, ResponseSpec]
 """Error responses in the OpenAPI document, by status."""
 
 
+def provided(provider: Callable[..., object]) -> Provide:
+    """Returns a dependency whose provider is called on the event loop."""
+    return Provide(provider, sync_to_thread=False)
+
+
 class Api:
     """One API, whose handlers are added by the decorator `route`."""
 

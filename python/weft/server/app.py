@@ -4,11 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
-from litestar import Litestar, Request
+from litestar import Litestar
 from litestar.datastructures import State
-from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Server
@@ -17,12 +15,13 @@ from weft import Engine, WeftError
 from weft._native import VERSION
 from weft.server.anthropic import errors as anthropic
 from weft.server.anthropic.routes import api as anthropic_api
+from weft.server.api import provided
 from weft.server.awake import KeepAwake
 from weft.server.cache_api.routes import api as cache_api
 from weft.server.compat import parallel
 from weft.server.compat import single_request_batching as srb
 from weft.server.compat.stream import api as compat_api
-from weft.server.context import CONVERSATION, RequestContext
+from weft.server.context import caller
 from weft.server.docs import Document, document_router
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
@@ -97,18 +96,19 @@ def create_app(
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
-    response_service = ResponseService(service)
+    responses = ResponseService(service)
     event_formats = EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
     completion_formats = EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
-
-    def provide_context(request: Request[Any, Any, Any]) -> RequestContext:
-        conversation = request.headers.get(CONVERSATION)
-        return RequestContext(service, response_service, event_formats, completion_formats, conversation)
-
     litestar = Litestar(
         route_handlers=[api.router() for api in APIS],
         # Litestar answers 500 where a field of a body has the name of a dependency and is invalid.
-        dependencies={"request_context": Provide(provide_context, sync_to_thread=False)},
+        dependencies={
+            "service": provided(lambda: service),
+            "responses": provided(lambda: responses),
+            "event_formats": provided(lambda: event_formats),
+            "completion_formats": provided(lambda: completion_formats),
+            "caller": provided(caller),
+        },
         lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},

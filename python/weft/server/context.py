@@ -1,8 +1,9 @@
 """What routes receive: the services of the application, and the client of the request."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from litestar import Request
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
@@ -18,10 +19,7 @@ from weft.server.streaming.recording import GRACE_S, MAX_NAME, Owner, RecordingR
 from weft.server.streaming.responses import Answer, CollectedResponse, StreamedResponse
 from weft.server.web_policy import require_trusted_sender
 
-if TYPE_CHECKING:
-    from weft.server.responses.service import ResponseService
-
-
+ServiceDependency = NamedDependency[SkipValidation[Service]]
 CONVERSATION = "x-conversation-id"
 """llama-server's header: name under which the stream can be resumed."""
 
@@ -76,29 +74,17 @@ class Caller:
         return RecordingResponse(await self.service.recordings.begin(self.owner, name, answer, grace_s=grace_s))
 
 
-@dataclass(frozen=True)
-class RequestContext:
-    """The services of the application, and the client of one request."""
+def caller(request: Request[Any, Any, Any], service: ServiceDependency) -> Caller:
+    """Returns the client of a request.
 
-    service: Service
-    response_service: "ResponseService"
-    event_formats: EventFormats
-    """Formats of OpenAI's completions."""
-    completion_formats: EventFormats
-    """Formats of llama.cpp's completions."""
-    conversation: str | None
-    """Name under which the client wants to resume the stream, or None."""
-
-    @property
-    def caller(self) -> Caller:
-        """The client. Routes that use it do so before they start work, since it may be refused.
-
-        Raises:
-            CrossOriginError: A page of another origin names a conversation, whose earlier stream the new one would cancel.
-        """
-        if self.conversation:
-            require_trusted_sender("X-Conversation-Id")
-        return Caller(self.service, current_owner(), self.conversation or None)
+    Raises:
+        CrossOriginError: A page of another origin names a conversation, whose earlier stream the new one would cancel.
+    """
+    conversation = request.headers.get(CONVERSATION) or None
+    if conversation is not None:
+        require_trusted_sender("X-Conversation-Id")
+    return Caller(service, current_owner(), conversation)
 
 
-ContextDependency = NamedDependency[SkipValidation[RequestContext]]
+CallerDependency = NamedDependency[SkipValidation[Caller]]
+FormatsDependency = NamedDependency[SkipValidation[EventFormats]]

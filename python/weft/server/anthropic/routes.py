@@ -9,7 +9,7 @@ from weft.server.anthropic.errors import ERRORS
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import check_version, parse
 from weft.server.api import Api
-from weft.server.context import ContextDependency, response_of
+from weft.server.context import ServiceDependency, response_of
 from weft.server.executor import Purpose
 from weft.server.inference import chat as chats
 from weft.server.streaming.client_timeouts import n_body_bytes
@@ -23,10 +23,9 @@ api = Api("Anthropic", ERRORS)
 
 @api.route("POST", "/v1/messages", summary="Create a message")
 async def create_message(
-    data: JSONBody[CreateMessage], request_context: ContextDependency, version: Version = None
+    data: JSONBody[CreateMessage], service: ServiceDependency, version: Version = None
 ) -> Answer[MessageObject]:
     """Answers a chat with the assistant's next message."""
-    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data, service.chat.lasting)
     generation = await chats.submit_chat(chat.fields, service, rename=chat.rename_parameter)
@@ -36,9 +35,8 @@ async def create_message(
 
 
 @api.route("POST", "/v1/messages/count_tokens", summary="Count the tokens of a message")
-async def count_tokens(data: JSONBody[CountTokens], request_context: ContextDependency, version: Version = None) -> TokensCounted:
+async def count_tokens(data: JSONBody[CountTokens], service: ServiceDependency, version: Version = None) -> TokensCounted:
     """Counts the prompt tokens of a chat; nothing is generated."""
-    service = request_context.service
     check_version(version)
     chat = await service.executor.run(Purpose.PROMPT, n_body_bytes(), parse, data)
     return TokensCounted(await chats.count_tokens(chat.fields, service, rename=chat.rename_parameter))

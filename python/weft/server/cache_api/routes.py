@@ -12,7 +12,7 @@ from weft.server.api import Api
 from weft.server.auth import current_owner
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
-from weft.server.context import ContextDependency
+from weft.server.context import ServiceDependency
 from weft.server.errors import CONFLICT, NOT_FOUND, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.submission import Piece
@@ -29,21 +29,20 @@ api = Api("Weft")
 
 
 @api.route("POST", "/prefixes", summary="Pin a prefix", errors=CONFLICT)
-async def pin(data: JSONBody[PinBody], request_context: ContextDependency) -> Answer[PinnedPrefix]:
+async def pin(data: JSONBody[PinBody], service: ServiceDependency) -> Answer[PinnedPrefix]:
     """Computes a prompt and pins it until it is unpinned."""
-    return Answer(AwaitedResponse(partial(_pin, request_context.service, translate.pieces(data))))
+    return Answer(AwaitedResponse(partial(_pin, service, translate.pieces(data))))
 
 
 @api.route("GET", "/prefixes", summary="List pinned prefixes")
-async def prefixes(request_context: ContextDependency) -> Answer[PinnedPrefixes]:
+async def prefixes(service: ServiceDependency) -> Answer[PinnedPrefixes]:
     """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
-    return Answer(AwaitedResponse(partial(_prefixes, request_context.service)))
+    return Answer(AwaitedResponse(partial(_prefixes, service)))
 
 
 @api.route("DELETE", "/prefixes/{prefix_id:int}", summary="Unpin a prefix", errors=NOT_FOUND, status_code=204)
-async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) -> None:
+async def unpin(prefix_id: FromPath[int], service: ServiceDependency) -> None:
     """Unpins a prefix, so that it can be evicted."""
-    service = request_context.service
     async with service.cache_lock.acquire():
         was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
@@ -52,7 +51,7 @@ async def unpin(prefix_id: FromPath[int], request_context: ContextDependency) ->
 
 @api.route("GET", "/cache", summary="Inspect the cache")
 async def cache(
-    request_context: ContextDependency,
+    service: ServiceDependency,
     limit: FromQuery[int | None] = None,
     format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
 ) -> Answer[CacheReport]:
@@ -60,7 +59,6 @@ async def cache(
 
     With `format=svg` or `format=dot`, a picture of it.
     """
-    service = request_context.service
     if format == "json":
         return Answer(AwaitedResponse(partial(_reported, service, translate.limit(limit), _encoded)))
     n = picture.n_drawn(limit, format)

@@ -10,7 +10,7 @@ from weft import Event, Finished, InvalidRequestError, Token
 from weft.fields.excerpt import excerpt
 from weft.server.api import Api
 from weft.server.compat.prompt_files import restore_or_save
-from weft.server.context import ContextDependency
+from weft.server.context import ServiceDependency
 from weft.server.errors import NOT_SUPPORTED, ErrorBody, describe
 from weft.server.inference.submission import Submission
 from weft.server.request_fields import requests
@@ -115,11 +115,10 @@ class LineEncoder(Encoder):
 @api.route("POST", "/stream", summary="Stream plain text", errors=NOT_SUPPORTED)
 async def stream(
     data: JSONBody[StreamBody],
-    request_context: ContextDependency,
+    service: ServiceDependency,
     format: FromQuery[str | None] = None,  # noqa: A002
 ) -> Answer[str]:
     """Continues a prompt as plain text: the prompt, then each token, one per line; with `format=ndjson`, JSON strings."""
-    service = request_context.service
     form = line_form(format)
     parsed = submission(data, service.settings)
     if data.cache:

@@ -9,7 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from weft import InvalidRequestError
 from weft.errors import NotSupportedError
 from weft.server.api import Api
-from weft.server.context import Caller, ContextDependency
+from weft.server.context import Caller, CallerDependency, FormatsDependency, ServiceDependency
 from weft.server.errors import NOT_SUPPORTED, SlotsBusyError
 from weft.server.executor import Purpose
 from weft.server.inference import embedding as run
@@ -30,12 +30,13 @@ api = Api("llama.cpp")
 
 @api.route("POST", "/completion", "/completions", summary="Complete a prompt", errors=NOT_SUPPORTED)
 async def completion(
-    data: JSONBody[schemas.CompletionBody], request_context: ContextDependency
+    data: JSONBody[schemas.CompletionBody],
+    service: ServiceDependency,
+    caller: CallerDependency,
+    completion_formats: FormatsDependency,
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt with `n` branches."""
-    service, caller = request_context.service, request_context.caller
-    if (other := request_context.completion_formats.named(data.event_format, service.settings)) is not None:
-        data = other.prepared(data, service.settings)
+    data, other = completion_formats.prepare(data, service.settings)
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     common = service.common_prompt
@@ -53,10 +54,9 @@ async def completion(
 
 @api.route("POST", "/infill", summary="Fill a gap", errors=NOT_SUPPORTED)
 async def infill(
-    data: JSONBody[schemas.InfillBody], request_context: ContextDependency
+    data: JSONBody[schemas.InfillBody], service: ServiceDependency, caller: CallerDependency
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Fills the gap between two texts with `n` branches."""
-    service, caller = request_context.service, request_context.caller
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, dialect.infill, data, service.settings)
     return await _answer(data, parsed, caller)
@@ -71,9 +71,8 @@ async def _answer(
 
 
 @api.route("POST", "/tokenize", summary="Tokenize a text", purpose=Purpose.TEXT)
-async def tokenize(data: JSONBody[schemas.TokenizeBody], request_context: ContextDependency) -> Answer[schemas.TokenizeResult]:
+async def tokenize(data: JSONBody[schemas.TokenizeBody], service: ServiceDependency) -> Answer[schemas.TokenizeResult]:
     """Returns the tokens of a text."""
-    service = request_context.service
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     report = (ids, service.engine.model)
@@ -82,11 +81,8 @@ async def tokenize(data: JSONBody[schemas.TokenizeBody], request_context: Contex
 
 
 @api.route("POST", "/detokenize", summary="Detokenize tokens", purpose=Purpose.TEXT)
-async def detokenize(
-    data: JSONBody[schemas.DetokenizeBody], request_context: ContextDependency
-) -> Answer[schemas.DetokenizeResult]:
+async def detokenize(data: JSONBody[schemas.DetokenizeBody], service: ServiceDependency) -> Answer[schemas.DetokenizeResult]:
     """Returns the text of tokens."""
-    service = request_context.service
     if data.tokens is None:
         raise InvalidRequestError("tokens", "tokens must be given")
     written = await service.executor.run(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model)
@@ -94,17 +90,16 @@ async def detokenize(
 
 
 @api.route("GET", "/tokenizer_info", summary="Describe the tokenizer")
-async def tokenizer_info(request_context: ContextDependency) -> schemas.TokenizerInfo:
+async def tokenizer_info(service: ServiceDependency) -> schemas.TokenizerInfo:
     """Returns the tokenizer's properties, for clients that count tokens."""
-    return tokens.tokenizer_info(request_context.service)
+    return tokens.tokenizer_info(service)
 
 
 @api.route("POST", "/embedding", "/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
 async def embedding(
-    data: JSONBody[schemas.EmbeddingBody], request_context: ContextDependency
+    data: JSONBody[schemas.EmbeddingBody], service: ServiceDependency
 ) -> Answer[list[schemas.TextEmbedding] | schemas.OneEmbedding]:
     """Returns an embedding of each text, or of each token without pooling."""
-    service = request_context.service
     name, texts = embeddings.texts(data)
     form = embeddings.form(data, len(texts), service.engine.embedding_stats().pooling)
     work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
@@ -113,31 +108,29 @@ async def embedding(
 
 @api.route("POST", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking", summary="Rank texts", errors=NOT_SUPPORTED)
 async def rerank(
-    data: JSONBody[schemas.RerankBody], request_context: ContextDependency
+    data: JSONBody[schemas.RerankBody], service: ServiceDependency
 ) -> Answer[schemas.RankedList | list[schemas.RankedByTei]]:
     """Ranks texts by relevance to a query, most relevant first."""
-    service = request_context.service
     query, name, texts = embeddings.texts_to_rank(data)
     write = embeddings.ranking(data, texts, service.model_name)
     return Answer(AwaitedChunks(partial(run.rank, service, query, texts, write, name=name), service.collected))
 
 
 @api.route("POST", "/apply-template", summary="Render a chat", errors=NOT_SUPPORTED, purpose=Purpose.TEXT)
-async def apply_template(data: JSONBody[ChatFields], request_context: ContextDependency) -> schemas.ApplyTemplateResult:
+async def apply_template(data: JSONBody[ChatFields], service: ServiceDependency) -> schemas.ApplyTemplateResult:
     """Renders messages to a prompt. `<__media__>` replaces images and audio, and no file is fetched."""
-    return schemas.ApplyTemplateResult(await rendered_text(data, request_context.service))
+    return schemas.ApplyTemplateResult(await rendered_text(data, service))
 
 
 @api.route("GET", "/health", "/v1/health", summary="Check health", needs_model=False)
 async def health(
-    request_context: ContextDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+    service: ServiceDependency, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> schemas.Health:
     """Returns 200 once the model is loaded, and 503 before.
 
     As in llama-server of 2024, `include_slots` adds the slots, and `fail_on_no_slot` returns 503 if all are busy. With either,
     the status reflects busy slots too.
     """
-    service = request_context.service
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
     if include:
         require_trusted_sender("include_slots")
@@ -149,10 +142,9 @@ async def health(
 
 @api.route("GET", "/slots", summary="List slots", errors=NOT_SUPPORTED)
 async def slots(
-    request_context: ContextDependency, fail_on_no_slot: FromQuery[str | None] = None
+    service: ServiceDependency, fail_on_no_slot: FromQuery[str | None] = None
 ) -> list[schemas.Slot | schemas.FullSlot]:
     """Returns the state of each slot; with `fail_on_no_slot=1`, 503 if all are busy."""
-    service = request_context.service
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
@@ -169,19 +161,18 @@ def _is_on(given: str | None) -> bool:
 @api.route("POST", "/slots/{id_slot:str}", summary="Save, restore or erase a slot", errors=NOT_SUPPORTED)
 async def slot_action(
     id_slot: FromPath[str],
-    request_context: ContextDependency,
+    service: ServiceDependency,
     data: JSONBody[schemas.SlotActionBody | None] = None,
     action: FromQuery[str | None] = None,
 ) -> Answer[schemas.SlotSaved | schemas.SlotRestored | schemas.SlotErased]:
     """Saves a slot to a file (`action=save`), restores it from a file (`restore`), or erases it (`erase`)."""
     slot, filename = places.slot_number(id_slot, action), None if data is None else data.filename
-    return Answer(AwaitedResponse(partial(places.act, request_context.service.slot_files, slot, action, filename)))
+    return Answer(AwaitedResponse(partial(places.act, service.slot_files, slot, action, filename)))
 
 
 @api.route("GET", "/metrics", summary="Read metrics", errors=NOT_SUPPORTED, needs_model=False, media_type=metrics.CONTENT_TYPE)
-async def prometheus_metrics(request_context: ContextDependency) -> Response[bytes]:
+async def prometheus_metrics(service: ServiceDependency) -> Response[bytes]:
     """Returns metrics in Prometheus' text format."""
-    service = request_context.service
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     text = metrics.exposition(metrics.collect(service))
@@ -190,9 +181,8 @@ async def prometheus_metrics(request_context: ContextDependency) -> Response[byt
 
 
 @api.route("GET", "/props", summary="Describe the server", needs_model=False)
-async def props(request_context: ContextDependency) -> schemas.Properties:
+async def props(service: ServiceDependency) -> schemas.Properties:
     """Returns the properties of the server and its model."""
-    service = request_context.service
     await service.compiled_chat()
     report = msgspec.structs.replace(service.snapshot(properties.properties), is_sleeping=not service.sleep.is_awake)
     if is_trusted_sender():
@@ -202,26 +192,25 @@ async def props(request_context: ContextDependency) -> schemas.Properties:
 
 
 @api.route("POST", "/props", summary="Change properties", errors=NOT_SUPPORTED, needs_model=False)
-async def set_props(request_context: ContextDependency) -> schemas.PropertiesSet:
+async def set_props(service: ServiceDependency) -> schemas.PropertiesSet:
     """Has no effect, as in llama-server: no property can be changed at runtime."""
-    if not request_context.service.settings.props_endpoint:
+    if not service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return schemas.PropertiesSet(success=True)
 
 
 @api.route("GET", "/lora-adapters", summary="List adapters")
-async def lora_adapters(request_context: ContextDependency) -> list[schemas.LoraAdapter]:
+async def lora_adapters(service: ServiceDependency) -> list[schemas.LoraAdapter]:
     """Returns the loaded adapters with their default scales."""
-    return properties.lora_adapters(request_context.service)
+    return properties.lora_adapters(service)
 
 
 @api.route("POST", "/lora-adapters", summary="Set default adapters")
-async def set_lora_adapters(data: JSONBody[list[schemas.LoraScale]], request_context: ContextDependency) -> schemas.LoraScalesSet:
+async def set_lora_adapters(data: JSONBody[list[schemas.LoraScale]], service: ServiceDependency) -> schemas.LoraScalesSet:
     """Sets the default adapter set; adapters that are not listed are inactive.
 
     The system prompt, if any, is computed for it before the response.
     """
-    service = request_context.service
     result = properties.set_lora_adapters(service, data)
     await service.common_prompt.follow_adapters()
     return result

@@ -8,7 +8,7 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt
 from weft.server.api import Api
-from weft.server.context import ContextDependency
+from weft.server.context import CallerDependency, ServiceDependency
 from weft.server.errors import NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.streaming.recording import MAX_STREAMS, RecordingResponse
@@ -19,10 +19,13 @@ api = Api("llama.cpp")
 
 @api.route("GET", "/v1/stream", summary="Resume a stream", errors=NOT_FOUND, needs_model=False)
 async def read_stream(
-    request_context: ContextDependency, conv_id: FromQuery[str] = "", from_: Annotated[str, QueryParameter(name="from")] = "0"
+    service: ServiceDependency,
+    caller: CallerDependency,
+    conv_id: FromQuery[str] = "",
+    from_: Annotated[str, QueryParameter(name="from")] = "0",
 ) -> Answer[str]:
     """Returns the stream of a conversation from a byte offset to its end."""
-    recording = request_context.service.recordings.find(request_context.caller.owner, _named(conv_id))
+    recording = service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
     if re.fullmatch("[0-9]{1,18}", from_) is None:
@@ -33,22 +36,21 @@ async def read_stream(
 
 
 @api.route("POST", "/v1/streams/lookup", summary="Find resumable streams", needs_model=False)
-async def lookup_streams(data: JSONBody[StreamsLookup], request_context: ContextDependency) -> list[KeptStream]:
+async def lookup_streams(data: JSONBody[StreamsLookup], service: ServiceDependency, caller: CallerDependency) -> list[KeptStream]:
     """Returns the resumable streams of conversations; `ID` also finds `ID::MODEL`."""
-    caller = request_context.caller
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
         raise InvalidRequestError("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
     return [
         KeptStream(one.name, one.is_ended, one.n_bytes, one.started_s, one.ended_s or 0)
-        for one in request_context.service.recordings.of_conversations(caller.owner, names)
+        for one in service.recordings.of_conversations(caller.owner, names)
     ]
 
 
 @api.route("DELETE", "/v1/stream", summary="Delete a resumable stream", needs_model=False, status_code=204)
-async def delete_stream(request_context: ContextDependency, conv_id: FromQuery[str] = "") -> None:
+async def delete_stream(service: ServiceDependency, caller: CallerDependency, conv_id: FromQuery[str] = "") -> None:
     """Cancels and deletes the stream of a conversation, if there is one."""
-    await request_context.service.recordings.end(request_context.caller.owner, _named(conv_id))
+    await service.recordings.end(caller.owner, _named(conv_id))
 
 
 def _named(conv_id: str) -> str:

@@ -13,7 +13,7 @@ from weft.chat.answer.parts import PLAIN
 from weft.errors import NotSupportedError
 from weft.server.api import Api
 from weft.server.awake import arrived_ns
-from weft.server.context import ContextDependency, response_of
+from weft.server.context import ServiceDependency, response_of
 from weft.server.executor import Purpose
 from weft.server.inference import embedding
 from weft.server.inference.chat import submit_chat
@@ -39,9 +39,8 @@ api = Api("Ollama", answer.ERRORS)
 
 
 @api.route("POST", "/api/generate", summary="Generate a completion")
-async def generate(data: JSONBody[schemas.GenerateBody], request_context: ContextDependency) -> Answer[schemas.GenerateAnswer]:
+async def generate(data: JSONBody[schemas.GenerateBody], service: ServiceDependency) -> Answer[schemas.GenerateAnswer]:
     """Continues a prompt: as the message of a chat, or unchanged with `raw`."""
-    service = request_context.service
     if not data.prompt:
         return _load_only(service, answer.generate_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -60,9 +59,8 @@ async def generate(data: JSONBody[schemas.GenerateBody], request_context: Contex
 
 
 @api.route("POST", "/api/chat", summary="Answer a chat")
-async def chat(data: JSONBody[schemas.ChatBody], request_context: ContextDependency) -> Answer[schemas.ChatAnswer]:
+async def chat(data: JSONBody[schemas.ChatBody], service: ServiceDependency) -> Answer[schemas.ChatAnswer]:
     """Answers a chat with the assistant's next message."""
-    service = request_context.service
     if not data.messages:
         return _load_only(service, answer.chat_answer, data.keep_alive)
     arrived = arrived_ns()
@@ -119,9 +117,8 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 
 
 @api.route("POST", "/api/embed", summary="Embed texts")
-async def embed(data: JSONBody[schemas.EmbedBody], request_context: ContextDependency) -> Answer[schemas.Embedded]:
+async def embed(data: JSONBody[schemas.EmbedBody], service: ServiceDependency) -> Answer[schemas.Embedded]:
     """Returns an embedding of each text."""
-    service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     timer = answer.RequestTimer(arrived_ns())
@@ -134,9 +131,8 @@ async def embed(data: JSONBody[schemas.EmbedBody], request_context: ContextDepen
 
 
 @api.route("POST", "/api/embeddings", summary="Embed one text")
-async def embeddings(data: JSONBody[schemas.EmbeddingsBody], request_context: ContextDependency) -> Answer[schemas.OneEmbedded]:
+async def embeddings(data: JSONBody[schemas.EmbeddingsBody], service: ServiceDependency) -> Answer[schemas.OneEmbedded]:
     """Returns the embedding of one text."""
-    service = request_context.service
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.prompt:
@@ -178,25 +174,23 @@ def _written(service: Service, timer: answer.RequestTimer) -> embedding.Encoder:
 
 
 @api.route("GET", "/api/tags", summary="List models", needs_model=False)
-async def tags(request_context: ContextDependency) -> schemas.ServedModels:
+async def tags(service: ServiceDependency) -> schemas.ServedModels:
     """Returns the served model, as a list of one."""
-    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.listed)
 
 
 @api.route("POST", "/api/show", summary="Describe the model", needs_model=False)
-async def show(request_context: ContextDependency) -> schemas.ModelShown:
+async def show(service: ServiceDependency) -> schemas.ModelShown:
     """Returns the served model with its settings and metadata. The body is ignored."""
-    service = request_context.service
     await service.compiled_chat()
     return service.snapshot(models.shown)
 
 
 @api.route("GET", "/api/ps", summary="List loaded models", needs_model=False)
-async def ps(request_context: ContextDependency) -> schemas.LoadedModels:
+async def ps(service: ServiceDependency) -> schemas.LoadedModels:
     """Returns the served model, or an empty list while it is unloaded."""
-    return models.loaded(request_context.service)
+    return models.loaded(service)
 
 
 @api.route("GET", "/api/version", summary="Read the version", needs_model=False)

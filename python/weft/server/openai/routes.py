@@ -5,7 +5,7 @@ from functools import partial
 from litestar.params import JSONBody
 
 from weft.server.api import Api
-from weft.server.context import ContextDependency
+from weft.server.context import CallerDependency, FormatsDependency, ServiceDependency
 from weft.server.errors import NOT_SUPPORTED
 from weft.server.executor import Purpose
 from weft.server.inference import embedding
@@ -19,12 +19,13 @@ api = Api("OpenAI")
 
 @api.route("POST", "/v1/completions", summary="Complete prompts", errors=NOT_SUPPORTED)
 async def create_completion(
-    data: JSONBody[schemas.CreateCompletion], request_context: ContextDependency
+    data: JSONBody[schemas.CreateCompletion],
+    service: ServiceDependency,
+    caller: CallerDependency,
+    event_formats: FormatsDependency,
 ) -> Answer[schemas.CompletionObject]:
     """Continues one or several prompts with `n` branches each."""
-    service, caller = request_context.service, request_context.caller
-    if (other := request_context.event_formats.named(data.event_format, service.settings)) is not None:
-        data = other.prepared(data, service.settings)
+    data, other = event_formats.prepare(data, service.settings)
     size = branches.branches_size(data)
     parsed = await service.executor.run(Purpose.PROMPT, size, completions.submission, data, service.settings)
     generation = await service.submit(parsed)
@@ -34,30 +35,24 @@ async def create_completion(
 
 @api.route("POST", "/v1/chat/completions", "/chat/completions", summary="Answer a chat", errors=NOT_SUPPORTED)
 async def create_chat_completion(
-    data: JSONBody[schemas.CreateChatCompletion], request_context: ContextDependency
+    data: JSONBody[schemas.CreateChatCompletion], service: ServiceDependency, caller: CallerDependency
 ) -> Answer[schemas.ChatCompletion]:
     """Answers a chat with `n` branches."""
-    service, caller = request_context.service, request_context.caller
     chat.check(data)
     generation = await submit_chat(data, service)
     return await caller.respond(data, generation, chat.ChatEncoder(data, generation, service))
 
 
 @api.route("POST", "/v1/chat/completions/input_tokens", "/chat/completions/input_tokens", summary="Count the tokens of a chat")
-async def count_chat_tokens(
-    data: JSONBody[schemas.CreateChatCompletion], request_context: ContextDependency
-) -> schemas.InputTokens:
+async def count_chat_tokens(data: JSONBody[schemas.CreateChatCompletion], service: ServiceDependency) -> schemas.InputTokens:
     """Counts the prompt tokens of a chat; nothing is computed."""
     chat.check(data)
-    return schemas.InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, request_context.service))
+    return schemas.InputTokens(object="response.input_tokens", input_tokens=await count_tokens(data, service))
 
 
 @api.route("POST", "/v1/embeddings", summary="Embed texts", errors=NOT_SUPPORTED)
-async def create_embedding(
-    data: JSONBody[schemas.CreateEmbedding], request_context: ContextDependency
-) -> Answer[schemas.EmbeddingList]:
+async def create_embedding(data: JSONBody[schemas.CreateEmbedding], service: ServiceDependency) -> Answer[schemas.EmbeddingList]:
     """Returns an embedding of each text."""
-    service = request_context.service
     texts = embeddings.texts(data, service.pooling)
     write = embeddings.written(data, service.model_name)
     work = partial(
@@ -67,12 +62,12 @@ async def create_embedding(
 
 
 @api.route("GET", "/v1/models", "/models", summary="List models", needs_model=False)
-async def list_models(request_context: ContextDependency) -> schemas.ModelList:
+async def list_models(service: ServiceDependency) -> schemas.ModelList:
     """Returns the served model, as a list of one."""
-    return request_context.service.snapshot(models.models)
+    return service.snapshot(models.models)
 
 
 @api.route("GET", "/v1/models/{name:path}", summary="Describe a model", needs_model=False)
-async def retrieve_model(request_context: ContextDependency) -> schemas.ModelCard:
+async def retrieve_model(service: ServiceDependency) -> schemas.ModelCard:
     """Returns the served model, under any name."""
-    return request_context.service.snapshot(models.model)
+    return service.snapshot(models.model)

@@ -4,12 +4,13 @@ import asyncio
 from functools import partial
 
 import msgspec
-from litestar.params import FromPath, FromQuery, JSONBody
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft.fields.excerpt import excerpt
-from weft.server.api import Api
+from weft.server.api import Api, provided
 from weft.server.auth import current_owner
-from weft.server.context import ContextDependency
+from weft.server.context import ServiceDependency
 from weft.server.errors import NOT_FOUND, NoSuchItemError
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
@@ -24,33 +25,59 @@ MAX_CANCELLED_PER_STEP = 1_000
 """Maximum branches cancelled before other tasks run."""
 
 
-api = Api("Weft")
+def generation(request_id: FromPath[str], service: ServiceDependency) -> Generation:
+    """Returns the active request that a path names.
+
+    Raises:
+        NoSuchItemError: The caller has no such request.
+    """
+    found = service.find_generation(request_id, current_owner())
+    if found is None:
+        raise NoSuchItemError(f"no request {excerpt(request_id)} runs")
+    return found
+
+
+GenerationDependency = NamedDependency[SkipValidation[Generation]]
+
+
+def branch(request_id: FromPath[str], index: FromPath[int], generation: GenerationDependency) -> tuple[int, int]:
+    """Returns the prompt of the branch that a path names, and the branch's index within it.
+
+    Raises:
+        NoSuchItemError: The request has no such branch.
+    """
+    found = translate.branch_of(generation, index)
+    if found is None:
+        raise NoSuchItemError(f"the request {request_id} has no branch {index}")
+    return found
+
+
+BranchDependency = NamedDependency[SkipValidation[tuple[int, int]]]
+
+
+api = Api("Weft", dependencies={"generation": provided(generation), "branch": provided(branch)})
 
 
 @api.route("GET", "/requests", summary="List requests", needs_model=False)
-async def requests(request_context: ContextDependency) -> RequestsReport:
+async def requests(service: ServiceDependency) -> RequestsReport:
     """Returns the queued and running requests that were made with the same key."""
-    service = request_context.service
     generations = service.generations_of(current_owner())
     return translate.reports(generations, service.engine.slots if generations else ())
 
 
 @api.route("GET", "/requests/{request_id:str}", summary="Inspect a request", errors=NOT_FOUND, needs_model=False)
 async def request(
-    request_id: FromPath[str], request_context: ContextDependency, first: FromQuery[int] = 0
+    generation: GenerationDependency, service: ServiceDependency, first: FromQuery[int] = 0
 ) -> Answer[RequestReport]:
     """Returns a request with its branches: state, text so far, and settings of each."""
-    service = request_context.service
-    generation = _found(service, request_id)
     return Answer(AwaitedResponse(partial(_report, service, generation, first)))
 
 
 @api.route(
     "DELETE", "/requests/{request_id:str}", summary="Cancel a request", errors=NOT_FOUND, needs_model=False, status_code=204
 )
-async def cancel(request_id: FromPath[str], request_context: ContextDependency) -> None:
+async def cancel(generation: GenerationDependency) -> None:
     """Cancels a request. Its unfinished branches end with the reason `cancelled`, and its client receives a response."""
-    generation = _found(request_context.service, request_id)
     for nth, (prompt, branch_index) in enumerate(generation.unfinished()):
         if nth and nth % MAX_CANCELLED_PER_STEP == 0:
             await asyncio.sleep(0)
@@ -65,10 +92,9 @@ async def cancel(request_id: FromPath[str], request_context: ContextDependency) 
     needs_model=False,
     status_code=204,
 )
-async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency) -> None:
+async def cancel_branch(generation: GenerationDependency, branch: BranchDependency) -> None:
     """Cancels one branch, which ends with the reason `cancelled`. Has no effect on a finished branch."""
-    generation = _found(request_context.service, request_id)
-    prompt, branch_index = _branch(generation, request_id, index)
+    prompt, branch_index = branch
     generation.streams[prompt].cancel(branch_index)
 
 
@@ -76,36 +102,18 @@ async def cancel_branch(request_id: FromPath[str], index: FromPath[int], request
     "POST", "/requests/{request_id:str}/branches/{index:int}/fork", summary="Fork a branch", errors=NOT_FOUND, needs_model=False
 )
 async def fork(
-    request_id: FromPath[str], index: FromPath[int], request_context: ContextDependency, data: JSONBody[ForkBody | None] = None
+    generation: GenerationDependency, branch: BranchDependency, service: ServiceDependency, data: JSONBody[ForkBody | None] = None
 ) -> Answer[Forked]:
     """Forks a branch: new branches continue its prompt, its text up to a position, and appended text.
 
     With `stream` the forks get their own stream, which is the response; otherwise they join the stream of the request.
     """
-    service = request_context.service
-    generation = _found(service, request_id)
-    prompt, branch_index = _branch(generation, request_id, index)
     parsed = translate.fork_submission(ForkBody() if data is None else data, service.settings)
     if not parsed.own_stream:
-        return Answer(AwaitedResponse(partial(fork_branch, service, generation, (prompt, branch_index), parsed)))
-    own = await fork_branch(service, generation, (prompt, branch_index), parsed)
+        return Answer(AwaitedResponse(partial(fork_branch, service, generation, branch, parsed)))
+    own = await fork_branch(service, generation, branch, parsed)
     assert isinstance(own, Generation), "own_stream returns a generation"
     return Answer(StreamedResponse(own, ForkEncoder(own), service.settings.ping_s))
-
-
-def _branch(generation: Generation, request_id: str, index: int) -> tuple[int, int]:
-    """Returns the prompt of a branch and the branch's index within it."""
-    found = translate.branch_of(generation, index)
-    if found is None:
-        raise NoSuchItemError(f"the request {request_id} has no branch {index}")
-    return found
-
-
-def _found(service: Service, request_id: str) -> Generation:
-    generation = service.find_generation(request_id, current_owner())
-    if generation is None:
-        raise NoSuchItemError(f"no request {excerpt(request_id)} runs")
-    return generation
 
 
 async def _report(service: Service, generation: Generation, first: int) -> msgspec.Raw:

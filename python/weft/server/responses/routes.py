@@ -4,20 +4,24 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt, truncate
-from weft.server.api import Api
-from weft.server.context import ContextDependency, RequestContext
+from weft.server.api import Api, provided
+from weft.server.context import CallerDependency
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
 from weft.server.responses import schemas, translate
+from weft.server.responses.service import ResponseService
 from weft.server.responses.store import StoredConversation, StoredItem
 from weft.server.streaming.responses import Answer, AwaitedResponse, ChunkedResponse
 
 MAX_LISTED = 100
 """Maximum items of a list, as in OpenAI's API."""
+
+
+ResponsesDependency = NamedDependency[SkipValidation[ResponseService]]
 
 
 class Page(NamedTuple):
@@ -31,7 +35,7 @@ class Page(NamedTuple):
         """Returns the page of a list."""
         ordered = items if self.order == "asc" else items[::-1]
         if self.after is not None:
-            ordered = ordered[ordered.index(_found(ordered, self.after)) + 1 :]
+            ordered = ordered[ordered.index(_item(ordered, self.after)) + 1 :]
         return _list(ordered[: self.limit], has_more=len(ordered) > self.limit)
 
 
@@ -44,142 +48,147 @@ def page(after: FromQuery[str | None] = None, limit: FromQuery[int] = 20, order:
     return Page(after, limit, order)
 
 
+def found(conversation_id: FromPath[str], responses: ResponsesDependency, caller: CallerDependency) -> StoredConversation:
+    """Returns the conversation that a path names.
+
+    Raises:
+        NoSuchItemError: The caller has no such conversation.
+    """
+    return responses.store.conversation(caller.owner, conversation_id)
+
+
 PageDependency = NamedDependency[SkipValidation[Page]]
+ConversationDependency = NamedDependency[SkipValidation[StoredConversation]]
 
 
-api = Api("OpenAI", ERRORS | NOT_FOUND, dependencies={"page": Provide(page, sync_to_thread=False)})
+api = Api("OpenAI", ERRORS | NOT_FOUND, dependencies={"page": provided(page), "found": provided(found)})
 
 
 @api.route("POST", "/v1/responses", "/responses", summary="Create a response", errors=CONFLICT | NOT_SUPPORTED)
-async def create(data: JSONBody[schemas.CreateResponse], request_context: ContextDependency) -> Answer[schemas.Response]:
+async def create(
+    data: JSONBody[schemas.CreateResponse], responses: ResponsesDependency, caller: CallerDependency
+) -> Answer[schemas.Response]:
     """Generates a response to the input, within its conversation if any."""
-    return Answer(await request_context.response_service.create(data, request_context.caller))
+    return Answer(await responses.create(data, caller))
 
 
 @api.route("GET", "/v1/responses/{response_id:str}", summary="Retrieve a response", needs_model=False)
 async def retrieve(
     response_id: FromPath[str],
-    request_context: ContextDependency,
+    responses: ResponsesDependency,
+    caller: CallerDependency,
     stream: FromQuery[bool] = False,
     starting_after: FromQuery[int] = -1,
 ) -> Answer[schemas.Response]:
     """Returns the current state of a response, or with `stream` its events after number `starting_after`."""
-    response_service, caller = request_context.response_service, request_context.caller
     if stream:
-        return Answer(response_service.replay(response_id, caller, starting_after))
-    return Answer(ChunkedResponse(response_service.store.response(caller.owner, response_id).json()))
+        return Answer(responses.replay(response_id, caller, starting_after))
+    return Answer(ChunkedResponse(responses.store.response(caller.owner, response_id).json()))
 
 
 @api.route("DELETE", "/v1/responses/{response_id:str}", summary="Delete a response", needs_model=False)
-async def forget(response_id: FromPath[str], request_context: ContextDependency) -> schemas.Deleted:
+async def forget(response_id: FromPath[str], responses: ResponsesDependency, caller: CallerDependency) -> schemas.Deleted:
     """Deletes a response; responses that continue it remain."""
-    return await request_context.response_service.delete(response_id, request_context.caller)
+    return await responses.delete(response_id, caller)
 
 
 @api.route("POST", "/v1/responses/{response_id:str}/cancel", summary="Cancel a response", needs_model=False)
-async def cancel(response_id: FromPath[str], request_context: ContextDependency) -> Answer[schemas.Response]:
+async def cancel(
+    response_id: FromPath[str], responses: ResponsesDependency, caller: CallerDependency
+) -> Answer[schemas.Response]:
     """Cancels a background response."""
-    return Answer(ChunkedResponse(await request_context.response_service.cancel(response_id, request_context.caller)))
+    return Answer(ChunkedResponse(await responses.cancel(response_id, caller)))
 
 
 @api.route("GET", "/v1/responses/{response_id:str}/input_items", summary="List input items", needs_model=False)
-async def input_items(response_id: FromPath[str], request_context: ContextDependency, page: PageDependency) -> schemas.ItemList:
+async def input_items(
+    response_id: FromPath[str], responses: ResponsesDependency, caller: CallerDependency, page: PageDependency
+) -> schemas.ItemList:
     """Returns the input items of a response, including the earlier conversation."""
-    return page.of(request_context.response_service.input_items(response_id, request_context.caller))
+    return page.of(responses.input_items(response_id, caller))
 
 
 @api.route("POST", "/v1/responses/input_tokens", "/responses/input_tokens", summary="Count the tokens of a response")
-async def count(data: JSONBody[schemas.CountBody], request_context: ContextDependency) -> schemas.InputTokens:
+async def count(
+    data: JSONBody[schemas.CountBody], responses: ResponsesDependency, caller: CallerDependency
+) -> schemas.InputTokens:
     """Counts the prompt tokens that a response would have; nothing is generated."""
-    n_tokens = await request_context.response_service.count_tokens(data, request_context.caller)
+    n_tokens = await responses.count_tokens(data, caller)
     return schemas.InputTokens("response.input_tokens", n_tokens)
 
 
 @api.route("POST", "/v1/responses/compact", summary="Compact a conversation", errors=NOT_SUPPORTED)
-async def compact(data: JSONBody[schemas.CompactBody], request_context: ContextDependency) -> Answer[schemas.CompactedResponse]:
+async def compact(
+    data: JSONBody[schemas.CompactBody], responses: ResponsesDependency, caller: CallerDependency
+) -> Answer[schemas.CompactedResponse]:
     """Summarizes a conversation, so that it can be continued with a shorter prompt."""
-    return Answer(AwaitedResponse(partial(request_context.response_service.compact, data, request_context.caller)))
+    return Answer(AwaitedResponse(partial(responses.compact, data, caller)))
 
 
 @api.route("POST", "/v1/conversations", summary="Create a conversation", needs_model=False)
 async def create_conversation(
-    data: JSONBody[schemas.ConversationBody], request_context: ContextDependency
+    data: JSONBody[schemas.ConversationBody], responses: ResponsesDependency, caller: CallerDependency
 ) -> schemas.Conversation:
     """Creates a conversation, to which responses can be added."""
-    response_service, caller = request_context.response_service, request_context.caller
     translate.check_metadata(data.metadata)
-    return response_service.create_conversation(
-        await response_service.new_items(data.items or [], caller), data.metadata or {}, caller
-    )
+    return responses.create_conversation(await responses.new_items(data.items or [], caller), data.metadata or {}, caller)
 
 
 @api.route("GET", "/v1/conversations/{conversation_id:str}", summary="Retrieve a conversation", needs_model=False)
-async def conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> schemas.Conversation:
+async def conversation(found: ConversationDependency) -> schemas.Conversation:
     """Returns a conversation, without its items."""
-    return _conversation(request_context, conversation_id).about
+    return found.about
 
 
 @api.route("POST", "/v1/conversations/{conversation_id:str}", summary="Update a conversation", needs_model=False)
 async def change(
-    conversation_id: FromPath[str], data: JSONBody[schemas.MetadataBody], request_context: ContextDependency
+    found: ConversationDependency, data: JSONBody[schemas.MetadataBody], responses: ResponsesDependency
 ) -> schemas.Conversation:
     """Replaces the metadata of a conversation."""
     translate.check_metadata(data.metadata)
-    found = _conversation(request_context, conversation_id)
-    request_context.response_service.store.change(found, data.metadata or {})
+    responses.store.change(found, data.metadata or {})
     return found.about
 
 
 @api.route("DELETE", "/v1/conversations/{conversation_id:str}", summary="Delete a conversation", needs_model=False)
-async def forget_conversation(conversation_id: FromPath[str], request_context: ContextDependency) -> schemas.Deleted:
+async def forget_conversation(found: ConversationDependency, responses: ResponsesDependency) -> schemas.Deleted:
     """Deletes a conversation; its responses remain."""
-    request_context.response_service.store.remove(_conversation(request_context, conversation_id))
-    return schemas.Deleted(conversation_id, "conversation.deleted", deleted=True)
+    responses.store.remove(found)
+    return schemas.Deleted(found.id, "conversation.deleted", deleted=True)
 
 
 @api.route("POST", "/v1/conversations/{conversation_id:str}/items", summary="Add items", needs_model=False)
 async def add_items(
-    conversation_id: FromPath[str], data: JSONBody[schemas.ItemsBody], request_context: ContextDependency
+    found: ConversationDependency, data: JSONBody[schemas.ItemsBody], responses: ResponsesDependency, caller: CallerDependency
 ) -> schemas.ItemList:
     """Adds items to a conversation."""
-    response_service = request_context.response_service
-    found = _conversation(request_context, conversation_id)
-    made = await response_service.new_items(data.items, request_context.caller, found.items)
-    response_service.store.add_items(found, made)
+    made = await responses.new_items(data.items, caller, found.items)
+    responses.store.add_items(found, made)
     return _list(made, has_more=False)
 
 
 @api.route("GET", "/v1/conversations/{conversation_id:str}/items", summary="List items", needs_model=False)
-async def list_items(
-    conversation_id: FromPath[str], request_context: ContextDependency, page: PageDependency
-) -> schemas.ItemList:
+async def list_items(found: ConversationDependency, page: PageDependency) -> schemas.ItemList:
     """Returns the items of a conversation."""
-    return page.of(_conversation(request_context, conversation_id).items)
+    return page.of(found.items)
 
 
 @api.route("GET", "/v1/conversations/{conversation_id:str}/items/{item_id:str}", summary="Retrieve an item", needs_model=False)
-async def item(
-    conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
-) -> Answer[dict[str, str]]:
+async def item(found: ConversationDependency, item_id: FromPath[str]) -> Answer[dict[str, str]]:
     """Returns one item of a conversation."""
-    return Answer(ChunkedResponse(_found(_conversation(request_context, conversation_id).items, item_id).pieces))
+    return Answer(ChunkedResponse(_item(found.items, item_id).pieces))
 
 
 @api.route("DELETE", "/v1/conversations/{conversation_id:str}/items/{item_id:str}", summary="Remove an item", needs_model=False)
 async def remove_item(
-    conversation_id: FromPath[str], item_id: FromPath[str], request_context: ContextDependency
+    found: ConversationDependency, item_id: FromPath[str], responses: ResponsesDependency
 ) -> schemas.Conversation:
     """Removes an item from a conversation."""
-    found = _conversation(request_context, conversation_id)
-    request_context.response_service.store.remove_item(found, _found(found.items, item_id))
+    responses.store.remove_item(found, _item(found.items, item_id))
     return found.about
 
 
-def _conversation(request_context: RequestContext, conversation_id: str) -> StoredConversation:
-    return request_context.response_service.store.conversation(request_context.caller.owner, conversation_id)
-
-
-def _found(items: list[StoredItem], item_id: str) -> StoredItem:
+def _item(items: list[StoredItem], item_id: str) -> StoredItem:
     if (found := next((item for item in items if item.id == item_id), None)) is None:
         raise NoSuchItemError(f"Item with id '{truncate(item_id)}' not found.")
     return found

@@ -5,7 +5,7 @@ from functools import partial
 from litestar.params import JSONBody
 
 from weft.server.api import Api
-from weft.server.context import ContextDependency
+from weft.server.context import ServiceDependency
 from weft.server.errors import NOT_SUPPORTED
 from weft.server.score_api.schemas import ScoreBody, ScoreReport
 from weft.server.score_api.scoring import score
@@ -15,7 +15,6 @@ api = Api("Weft")
 
 
 @api.route("POST", "/score", summary="Score continuations", errors=NOT_SUPPORTED)
-async def scores(data: JSONBody[ScoreBody], request_context: ContextDependency) -> Answer[ScoreReport]:
+async def scores(data: JSONBody[ScoreBody], service: ServiceDependency) -> Answer[ScoreReport]:
     """Returns the likelihood of each of many continuations of a prompt, which is computed once."""
-    service = request_context.service
     return Answer(AwaitedChunks(partial(score, service, data), service.collected))
