@@ -1,10 +1,14 @@
 """Metrics of `/metrics`: llama-server's under its names, and Weft's own.
 
-The counters belong to the engine, so they are collected at each scrape instead of being kept in a registry.
+The counters belong to the engine, so they are collected at each scrape instead of being kept in a registry. The help texts and
+the labels are in `metrics.json`; the functions of this module return values by name.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
 
+import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,6 +25,18 @@ STAGES = ("receive", "admit", "plan", "decode", "sample", "detokenize", "publish
 
 LONGEST = "llamacpp:n_tokens_max"
 """A maximum, which llama-server exposes as a counter without the suffix of counters."""
+
+Values = Mapping[str, float | Histogram | Mapping[str, float]]
+"""Values by name of the metric. A mapping has one value for each value of the label."""
+
+
+class _Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    help: dict[str, str]
+    labels: dict[str, str]
+    """Names of labels."""
+
+
+_TEXTS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=_Texts)
 
 
 class _Collector(Collector):
@@ -46,64 +62,60 @@ def collect(service: Service) -> list[Metric]:
     """
     engine = service.snapshot(of_engine)
     if not service.engine.is_running:
-        engine = [gauge(each.name, each.documentation, 0) if each.type == "gauge" else each for each in engine]
-    refused = counter(
-        "weft:refused_total",
-        "Connections and requests that were refused, and responses that were interrupted, by reason.",
-        {str(reason): n for reason, n in service.refusals.counts.items()},
-        label="reason",
-    )
-    return [*engine, *of_branches(service.usage_counters), refused]
+        engine = [metric(each.name, 0) if each.type == "gauge" else each for each in engine]
+    refused = {"weft:refused_total": {str(reason): n for reason, n in service.refusals.counts.items()}}
+    return [*engine, *of_branches(service.usage_counters), *_metrics(refused)]
 
 
 def of_engine(service: Service) -> list[Metric]:
     """Returns the engine's metrics as of its last step. Counters continue from before the model was unloaded."""
     engine = service.engine
     stats = engine.stats()
-    stages = {stage: getattr(stats.times, stage).total_seconds() for stage in STAGES}
-    metrics = [
-        *_llamacpp_metrics(stats),
-        *_histograms(stats),
-        *_prompts(stats),
-        *_speculation(stats.speculation),
-        counter("weft:adapter_changes_total", "Decodes with other adapters than the previous one.", stats.n_adapter_changes),
-        gauge("weft:adapter_bytes", "Size of all loaded adapters, in bytes.", sum(each.n_bytes for each in engine.adapters)),
-        *_device_cache(stats),
-        *_host_cache(stats),
-        counter("weft:step_seconds_total", "Seconds of the worker thread, by stage of a step.", stages, label="stage"),
-        *_embeddings(engine.embedding_stats()),
-        *_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
-    ]
+    values: Values = {
+        **_llamacpp_metrics(stats),
+        **_histograms(stats),
+        **_prompts(stats),
+        **_speculation(stats.speculation),
+        "weft:adapter_changes_total": stats.n_adapter_changes,
+        "weft:adapter_bytes": sum(each.n_bytes for each in engine.adapters),
+        **_device_cache(stats),
+        **_host_cache(stats),
+        "weft:step_seconds_total": {stage: getattr(stats.times, stage).total_seconds() for stage in STAGES},
+        **_embeddings(engine.embedding_stats()),
+        **_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
+    }
+    metrics = _metrics(values)
     before = service.previous_snapshot(of_engine)
     if before is not None:
         metrics = [_continued(now, then) for now, then in zip(metrics, before[:-1], strict=True)]
     # Counted per process, not per engine.
     calls = {"attention": stats.n_kernel_attentions, "products": stats.n_kernel_products}
-    return [*metrics, counter("weft:kernel_calls_total", "Operations computed by Weft's own kernels.", calls, label="kernel")]
+    return [*metrics, metric("weft:kernel_calls_total", calls)]
 
 
-def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Returns a counter, whose name ends in `_total`, with one value or one for each value of its label."""
-    if not isinstance(value, Mapping):
-        return CounterMetricFamily(name, about, value)
-    metric = CounterMetricFamily(name, about, labels=[label])
-    for label_value, of_label in value.items():
-        metric.add_metric([label_value], of_label)
-    return metric
+def _metrics(values: Values) -> list[Metric]:
+    return [metric(name, value) for name, value in values.items()]
 
 
-def gauge(name: str, about: str, value: float) -> Metric:
-    """Returns a gauge."""
-    return GaugeMetricFamily(name, about, value)
-
-
-def histogram(name: str, about: str, value: Histogram) -> Metric:
-    """Returns a histogram."""
-    n, buckets = 0, []
-    for bound, of_bucket in value.buckets:
-        n += of_bucket
-        buckets.append((str(bound), n))
-    return HistogramMetricFamily(name, about, [*buckets, ("+Inf", value.n)], value.sum)
+def metric(name: str, value: float | Histogram | Mapping[str, float]) -> Metric:
+    """Returns a metric: a histogram, a counter if the name ends in `_total`, or a gauge."""
+    text = _TEXTS.help[name]
+    if isinstance(value, Histogram):
+        n, buckets = 0, []
+        for bound, of_bucket in value.buckets:
+            n += of_bucket
+            buckets.append((str(bound), n))
+        return HistogramMetricFamily(name, text, [*buckets, ("+Inf", value.n)], value.sum)
+    if name == LONGEST:
+        longest = Metric(name, text, "counter")
+        longest.add_sample(name, {}, cast("float", value))
+        return longest
+    if isinstance(value, Mapping):
+        counter = CounterMetricFamily(name, text, labels=[_TEXTS.labels[name]])
+        for label_value, of_label in value.items():
+            counter.add_metric([label_value], of_label)
+        return counter
+    return CounterMetricFamily(name, text, value) if name.endswith("_total") else GaugeMetricFamily(name, text, value)
 
 
 def _continued(now: Metric, before: Metric) -> Metric:
@@ -116,176 +128,117 @@ def _continued(now: Metric, before: Metric) -> Metric:
     return total
 
 
-def _llamacpp_metrics(stats: Stats) -> list[Metric]:
-    n_processing = sum(slot.is_processing for slot in stats.slots)
-    return [
-        counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", stats.n_computed),
-        counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens reused from the cache.", stats.n_cached),
-        counter("llamacpp:tokens_predicted_total", "Tokens generated.", stats.n_predicted),
-        counter("llamacpp:n_decode_total", "Decodes.", stats.n_decodes),
-        gauge(
-            "llamacpp:n_busy_slots_per_decode",
-            "Average number of busy slots, over all decodes.",
-            stats.n_busy / max(stats.n_decodes, 1),
-        ),
-        gauge("llamacpp:requests_processing", "Branches in slots.", n_processing),
-        gauge("llamacpp:requests_deferred", "Requests that wait for their first slot.", stats.n_waiting),
-        gauge("llamacpp:kv_cache_usage_ratio", "Used part of the KV cache, 0 to 1.", stats.n_cells_used / stats.n_cells),
-        gauge("llamacpp:kv_cache_tokens", "Used cells of the KV cache.", stats.n_cells_used),
-    ]
+def _llamacpp_metrics(stats: Stats) -> Values:
+    return {
+        "llamacpp:prompt_tokens_total": stats.n_computed,
+        "llamacpp:prompt_tokens_cached_total": stats.n_cached,
+        "llamacpp:tokens_predicted_total": stats.n_predicted,
+        "llamacpp:n_decode_total": stats.n_decodes,
+        "llamacpp:n_busy_slots_per_decode": stats.n_busy / max(stats.n_decodes, 1),
+        "llamacpp:requests_processing": sum(slot.is_processing for slot in stats.slots),
+        "llamacpp:requests_deferred": stats.n_waiting,
+        "llamacpp:kv_cache_usage_ratio": stats.n_cells_used / stats.n_cells,
+        "llamacpp:kv_cache_tokens": stats.n_cells_used,
+    }
 
 
-_HISTOGRAMS = {
-    "time_to_first_token_seconds": "Seconds from a request's submission to the first token of a branch.",
-    "inter_token_latency_seconds": "Seconds between two consecutive tokens of a branch.",
-    "request_queue_time_seconds": "Seconds from a request's submission until a branch gets a slot.",
-    "e2e_request_latency_seconds": "Seconds from a request's submission to the end of a branch that was not cancelled.",
-    "request_prompt_tokens": "Prompt tokens of a branch that was not cancelled.",
-    "request_generation_tokens": "Tokens generated by a branch that was not cancelled.",
-}
-"""Distributions of branches, in vLLM's buckets and under its names."""
-
-
-def _histograms(stats: Stats) -> list[Metric]:
+def _histograms(stats: Stats) -> Values:
+    """Returns distributions of branches, in vLLM's buckets and under its names."""
     of = stats.histograms
-    values = [of.time_to_first_token, of.inter_token_latency, of.queue_time, of.end_to_end_latency]
-    values += [of.prompt_tokens, of.generation_tokens]
-    return [histogram(f"weft:{name}", about, value) for (name, about), value in zip(_HISTOGRAMS.items(), values, strict=True)]
+    return {
+        "weft:time_to_first_token_seconds": of.time_to_first_token,
+        "weft:inter_token_latency_seconds": of.inter_token_latency,
+        "weft:request_queue_time_seconds": of.queue_time,
+        "weft:e2e_request_latency_seconds": of.end_to_end_latency,
+        "weft:request_prompt_tokens": of.prompt_tokens,
+        "weft:request_generation_tokens": of.generation_tokens,
+    }
 
 
 def of_branches(usage_counters: UsageCounters) -> list[Metric]:
     """Returns the metrics of finished branches."""
-    prompt_s, predicted_s = usage_counters.prompt_ms / 1000, usage_counters.predicted_ms / 1000
-    longest = Metric(LONGEST, "Tokens of the longest finished branch, including its prompt.", "counter")
-    longest.add_sample(LONGEST, {}, usage_counters.n_tokens_max)
-    return [
-        counter("llamacpp:prompt_seconds_total", "Seconds from slot to first token, over all finished branches.", prompt_s),
-        counter(
-            "llamacpp:tokens_predicted_seconds_total",
-            "Seconds from first to last token, over all finished branches.",
-            predicted_s,
-        ),
-        gauge("llamacpp:prompt_tokens_seconds", "Average prompt tokens computed per second.", usage_counters.prompt_per_second),
-        gauge(
-            "llamacpp:predicted_tokens_seconds",
-            "Average tokens generated per second by one branch.",
-            usage_counters.predicted_per_second,
-        ),
-        longest,
-        counter(
-            "weft:malformed_tool_calls_total",
-            "Malformed tool calls, which were returned as content.",
-            usage_counters.n_malformed_calls,
-        ),
-    ]
-
-
-def _prompts(stats: Stats) -> list[Metric]:
-    sources = {
-        "computed": stats.n_computed,
-        "device_cache": stats.n_cached - stats.n_reloaded - stats.n_awaited,
-        "host_cache": stats.n_reloaded,
-        "awaited": stats.n_awaited,
+    values: Values = {
+        "llamacpp:prompt_seconds_total": usage_counters.prompt_ms / 1000,
+        "llamacpp:tokens_predicted_seconds_total": usage_counters.predicted_ms / 1000,
+        "llamacpp:prompt_tokens_seconds": usage_counters.prompt_per_second,
+        "llamacpp:predicted_tokens_seconds": usage_counters.predicted_per_second,
+        LONGEST: usage_counters.n_tokens_max,
+        "weft:malformed_tool_calls_total": usage_counters.n_malformed_calls,
     }
-    about = "Prompt tokens by source; awaited ones were being computed by another request when they were matched."
+    return _metrics(values)
+
+
+def _prompts(stats: Stats) -> Values:
     branches = stats.branches
-    return [
-        counter("weft:prompt_tokens_total", about, sources, label="source"),
-        counter("weft:branches_started_total", "Branches that were in a slot.", branches.n_started),
-        counter("weft:branches_forked_total", "Branches that were forked from others.", branches.n_forked),
-        counter("weft:branches_cancelled_total", "Branches that were cancelled individually.", branches.n_cancelled),
-        counter(
-            "weft:branch_tokens_computed_total",
-            "Prompt tokens computed for forks and for all but the first branch of a request.",
-            branches.n_computed,
-        ),
-        counter("weft:branch_tokens_shared_total", "Prompt tokens that these branches reused.", branches.n_shared),
-        counter("weft:preemptions_total", "Branches preempted by a more senior one.", stats.n_preempted),
-    ]
+    return {
+        "weft:prompt_tokens_total": {
+            "computed": stats.n_computed,
+            "device_cache": stats.n_cached - stats.n_reloaded - stats.n_awaited,
+            "host_cache": stats.n_reloaded,
+            "awaited": stats.n_awaited,
+        },
+        "weft:branches_started_total": branches.n_started,
+        "weft:branches_forked_total": branches.n_forked,
+        "weft:branches_cancelled_total": branches.n_cancelled,
+        "weft:branch_tokens_computed_total": branches.n_computed,
+        "weft:branch_tokens_shared_total": branches.n_shared,
+        "weft:preemptions_total": stats.n_preempted,
+    }
 
 
-def _speculation(stats: SpeculationStats) -> list[Metric]:
+def _speculation(stats: SpeculationStats) -> Values:
     sources, drafts = stats.sources, stats.sources.values()
-    positions = {str(position): n for position, n in enumerate(stats.n_accepted_at)}
-    return [
-        counter("llamacpp:spec_decode_num_drafts_total", "Drafts that were verified.", sum(each.n_drafts for each in drafts)),
-        counter("llamacpp:spec_decode_num_draft_tokens_total", "Drafted tokens.", sum(each.n_drafted for each in drafts)),
-        counter(
-            "llamacpp:spec_decode_num_accepted_tokens_total",
-            "Drafted tokens that were generated.",
-            sum(each.n_accepted for each in drafts),
-        ),
-        counter(
-            "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
-            "Drafted tokens that were generated, by position in the draft; the last position counts all further ones.",
-            positions,
-            label="position",
-        ),
-        counter(
-            "weft:draft_tokens_total",
-            "Drafted tokens by source.",
-            {source: each.n_drafted for source, each in sources.items()},
-            label="source",
-        ),
-        counter(
-            "weft:draft_tokens_accepted_total",
-            "Drafted tokens that were generated, by source.",
-            {source: each.n_accepted for source, each in sources.items()},
-            label="source",
-        ),
-    ]
+    return {
+        "llamacpp:spec_decode_num_drafts_total": sum(each.n_drafts for each in drafts),
+        "llamacpp:spec_decode_num_draft_tokens_total": sum(each.n_drafted for each in drafts),
+        "llamacpp:spec_decode_num_accepted_tokens_total": sum(each.n_accepted for each in drafts),
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": {str(at): n for at, n in enumerate(stats.n_accepted_at)},
+        "weft:draft_tokens_total": {source: each.n_drafted for source, each in sources.items()},
+        "weft:draft_tokens_accepted_total": {source: each.n_accepted for source, each in sources.items()},
+    }
 
 
-def _device_cache(stats: Stats) -> list[Metric]:
-    return [
-        gauge("weft:cells", "Cells of the device cache.", stats.n_cells),
-        gauge("weft:cells_used", "Used cells.", stats.n_cells_used),
-        gauge("weft:cells_idle", "Cells that only idle prefixes use.", stats.n_cells_idle),
-        gauge("weft:cells_reached", "Highest used cell plus one: the range that each decode scans.", stats.n_cells_reached),
-        gauge("weft:sequence_ids", "Sequence ids.", stats.n_ids),
-        gauge("weft:sequence_ids_used", "Used sequence ids.", stats.n_ids_used),
-        gauge("weft:pinned_prefixes", "Pinned prefixes.", stats.n_pinned),
-        gauge("weft:pinned_bytes", "Size of pinned prefixes in bytes, each counted separately.", stats.n_pinned_bytes),
-    ]
+def _device_cache(stats: Stats) -> Values:
+    return {
+        "weft:cells": stats.n_cells,
+        "weft:cells_used": stats.n_cells_used,
+        "weft:cells_idle": stats.n_cells_idle,
+        "weft:cells_reached": stats.n_cells_reached,
+        "weft:sequence_ids": stats.n_ids,
+        "weft:sequence_ids_used": stats.n_ids_used,
+        "weft:pinned_prefixes": stats.n_pinned,
+        "weft:pinned_bytes": stats.n_pinned_bytes,
+    }
 
 
-def _host_cache(stats: Stats) -> list[Metric]:
+def _host_cache(stats: Stats) -> Values:
     cache = stats.host_cache
-    limit = float("inf") if cache.max_bytes is None else cache.max_bytes
-    return [
-        gauge("weft:host_cache_bytes", "Size of the host cache, in bytes.", cache.n_bytes),
-        gauge("weft:host_cache_limit_bytes", "Maximum size of the host cache, in bytes.", limit),
-        gauge("weft:host_cache_entries", "Entries of the host cache.", cache.n_entries),
-        counter("weft:tokens_offloaded_total", "Tokens copied from the device cache to the host cache.", cache.n_offloaded),
-        counter("weft:tokens_reloaded_total", "Tokens copied back to the device cache.", cache.n_reloaded),
-        counter("weft:tokens_evicted_total", "Cached tokens evicted for lack of space.", cache.n_evicted),
-        counter("weft:tokens_relocated_total", "Tokens moved to lower cells.", cache.n_relocated),
-    ]
+    return {
+        "weft:host_cache_bytes": cache.n_bytes,
+        "weft:host_cache_limit_bytes": float("inf") if cache.max_bytes is None else cache.max_bytes,
+        "weft:host_cache_entries": cache.n_entries,
+        "weft:tokens_offloaded_total": cache.n_offloaded,
+        "weft:tokens_reloaded_total": cache.n_reloaded,
+        "weft:tokens_evicted_total": cache.n_evicted,
+        "weft:tokens_relocated_total": cache.n_relocated,
+    }
 
 
-def _embeddings(stats: EmbeddingStats) -> list[Metric]:
-    sources = {"computed": stats.n_computed, "shared": stats.n_tokens - stats.n_computed}
-    about = "Tokens of embedded texts, by source; shared ones begin several texts."
-    return [
-        counter("weft:embedding_texts_total", "Texts embedded.", stats.n_texts),
-        counter("weft:embedding_tokens_total", about, sources, label="source"),
-        counter("weft:embedding_batches_total", "Batches of texts that were embedded together.", stats.n_batches),
-        gauge("weft:embedding_tokens_waiting", "Tokens of texts that wait to be embedded.", stats.n_waiting),
-        gauge("weft:embedding_context_bytes", "Size of the context for embeddings; 0 until its first use.", stats.n_bytes),
-    ]
+def _embeddings(stats: EmbeddingStats) -> Values:
+    return {
+        "weft:embedding_texts_total": stats.n_texts,
+        "weft:embedding_tokens_total": {"computed": stats.n_computed, "shared": stats.n_tokens - stats.n_computed},
+        "weft:embedding_batches_total": stats.n_batches,
+        "weft:embedding_tokens_waiting": stats.n_waiting,
+        "weft:embedding_context_bytes": stats.n_bytes,
+    }
 
 
-def _media(media: MediaStats, n_files_bytes: int) -> list[Metric]:
-    sources = {"encoded": media.n_encoded, "cached": media.n_reused}
-    about = "Images, tiles of images, and audio, by source of their encoding: the projector, or the cache."
-    return [
-        counter("weft:media_total", about, sources, label="source"),
-        counter("weft:media_encode_seconds_total", "Seconds that the projector spent encoding.", media.encode_s),
-        gauge("weft:media_bytes", "Size of cached encodings, in bytes.", media.n_kept_bytes),
-        gauge(
-            "weft:media_waiting_bytes",
-            "Bytes of images and audio that are being decoded or encoded, or wait for it.",
-            n_files_bytes + media.n_waiting_bytes,
-        ),
-        gauge("weft:projector_bytes", "Size of the projector's weights; 0 until it is loaded.", media.n_projector_bytes),
-    ]
+def _media(media: MediaStats, n_files_bytes: int) -> Values:
+    return {
+        "weft:media_total": {"encoded": media.n_encoded, "cached": media.n_reused},
+        "weft:media_encode_seconds_total": media.encode_s,
+        "weft:media_bytes": media.n_kept_bytes,
+        "weft:media_waiting_bytes": n_files_bytes + media.n_waiting_bytes,
+        "weft:projector_bytes": media.n_projector_bytes,
+    }
