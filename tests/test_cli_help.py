@@ -1,6 +1,5 @@
 """Output of `--help`, `--completion` and similar flags."""
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weft import _native
-from weft.cli.commands import COMMANDS, SERVE, TOP, TOP_FLAGS, TUNE, Command
+from weft.cli.commands import COMMANDS, SERVE, TUNE, Command
 from weft.cli.flags_without_setting import ACCEPTED
 from weft.cli.help import COMMON
 from weft.cli.main import main, parse
@@ -38,7 +37,7 @@ def test_the_whole_help_shows_every_setting_and_every_variable_once(capsys: pyte
     assert all(shown.count(f"[{flag.env}]") == 1 for flag in rows if flag.env is not None)
 
 
-PARSED = [pytest.param(command, id=name) for name, command in COMMANDS.items() if command is not TOP]
+PARSED = [pytest.param(command, id=name) for name, command in COMMANDS.items()]
 
 
 @pytest.mark.parametrize("command", PARSED)
@@ -147,11 +146,6 @@ def test_an_unknown_shell_is_rejected(capsys: pytest.CaptureFixture[str]) -> Non
         parse(["--completion", "tcsh"], {})
     assert ended.value.code == 2
     assert "'tcsh' is not one of bash, zsh, fish" in capsys.readouterr().err
-
-
-def test_the_flags_of_top_that_are_completed_are_those_that_it_parses() -> None:
-    ran = subprocess.run([sys.executable, "-m", "weft", "top", "--help"], capture_output=True, text=True, check=True, timeout=20)
-    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", ran.stdout.partition("options:")[2])) == set(TOP_FLAGS)
 
 
 def test_serve_may_be_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ import pytest
 from rich.console import Console
 
 from tests.server.live import LiveServer, environ
+from weft.cli.main import main
 from weft.cli.top.client import Server
 from weft.cli.top.command import top
 from weft.cli.top.server_access import NoAnswerError
@@ -163,7 +164,7 @@ def test_a_ctrl_c_is_not_lost_where_a_destructor_swallows_it(monkeypatch: pytest
 
     monkeypatch.setattr(Server, "fetch_state", look)
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
-    assert top(["http://127.0.0.1:1"]) == 0
+    assert top(None, url="http://127.0.0.1:1") == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -202,14 +203,14 @@ async def test_what_is_no_terminal_gets_page_after_page_until_nobody_reads(watch
         (["file:///etc/passwd"], "is not the URL of a server"),
         (["http://"], "is not the URL of a server"),
         (["http://a?b=c"], "is not the URL of a server"),
-        (["--interval", "0"], "--interval is 0; it must be 0.1 to 3,600 seconds"),
-        (["--interval", "nan"], "--interval is nan"),
-        (["--often"], "unrecognized arguments: --often"),
+        (["--interval", "0"], "argument --interval: 0.0 is not in 0.1 to 3600"),
+        (["--interval", "nan"], "argument --interval: 'nan' is not a finite number"),
+        (["--often"], "unknown argument --often"),
     ],
 )
 def test_a_wrong_command_line_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        top(arguments, {})
+        main(["top", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 

@@ -103,7 +103,7 @@ def read(
     only: Collection[str] | None = None,
     options: Mapping[str, Flag] | None = None,
     *,
-    takes_model: bool = False,
+    positional: str = "",
 ) -> tuple[Parsed, Mapping[str, Any]]:
     """Returns the settings of a command line, an environment, and the configuration file that either names, and the options.
 
@@ -115,7 +115,7 @@ def read(
         environ: The environment.
         only: Settings that the command line and the environment may have; None is all.
         options: Options of the command that are not settings, by name. The configuration file may not have them.
-        takes_model: True if an argument that is not a flag names the model.
+        positional: Flag whose value may be given without it; empty if there is none.
 
     Raises:
         UsageError: Something is unknown, invalid or unsupported.
@@ -123,8 +123,8 @@ def read(
     """
     own = {**(options or {}), "config": CONFIG}
     spellings = all_spellings(only) | spellings_of(own)
-    if takes_model:
-        spellings |= {POSITIONAL: spellings["-m"]}
+    if positional:
+        spellings |= {POSITIONAL: spellings[positional]}
     respelt = {
         compat: spellings | {short: spellings[long] for short, long in shorts.items() if long in spellings}
         for compat, shorts in RESPELT.items()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from weft.settings import GROUPS
 from weft.settings.flags import Flag
-from weft.settings.values import whole
+from weft.settings.values import number, whole
 
 LOADING = ("model", "context and slots", "positions", "compute", "threads")
 """Groups of settings that determine how a model is loaded and computed."""
@@ -29,9 +29,9 @@ class Command:
     """Options of this command only, by name."""
     function: str = ""
     """Runs it with the settings and the options, and returns the exit code or None: `module:function`, imported when needed.
-    `serve` and `top` are started in `weft.cli.main`."""
-    takes_model: bool = True
-    """True if the model may be given without `-m`."""
+    `serve` is started in `weft.cli.main`."""
+    positional: str = "-m"
+    """Flag whose value may be given without it; empty if there is none."""
 
     @property
     def program(self) -> str:
@@ -60,7 +60,7 @@ SERVE = Command(
         ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines, with a key"),
         ("--config weft.toml", "all settings from a file"),
     ),
-    takes_model=False,
+    positional="",
 )
 TUNE = Command(
     "tune",
@@ -127,11 +127,18 @@ PLAN = Command(
 TOP = Command(
     "top",
     "display the state of a running server",
-    "Displays the state of a running server: slots, queue, cells, tokens per second, hit rate, and the most used prefixes.",
+    "Displays the state of a running server: slots, queue, cells, tokens per second, hit rate, and the most used prefixes. Rates "
+    "require --metrics on the server. Prints plain text if the output is not a terminal. Ctrl-C ends it.",
+    (("http://127.0.0.1:8080", "a server on this machine"), ("--once > state.txt", "one page, for scripts")),
     (),
     (),
+    {
+        "url": Flag("--url URL", help="URL of the server (default: http://127.0.0.1:8080)"),
+        "key": Flag("--api-key KEY", env="LLAMA_API_KEY", help="API key of the server"),
+        "interval_s": Flag("--interval S", parse=number(0.1, 3600), help="refresh interval in seconds (default: 1)"),
+        "once": Flag(constants={"--once": True}, help="print one page after one interval, and exit"),
+    },
+    function="weft.cli.top.command:top",
+    positional="--url",
 )
-TOP_FLAGS = ("--api-key", "--help", "--interval", "--once", "-h")
-"""Flags of `top`, which parses its own command line: it imports neither the engine nor the settings."""
-
 COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, CHAT, BENCH, PLAN, TUNE, TOP)}

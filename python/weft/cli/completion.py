@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from weft.cli.arguments import ARGS, CONFIG, OUTPUT_REQUESTS, POSITIONAL
-from weft.cli.commands import COMMANDS, SERVE, TOP, TOP_FLAGS, Command
+from weft.cli.commands import COMMANDS, SERVE, Command
 from weft.cli.given import all_spellings, spellings_of
 from weft.settings import table
 
 
 def _flags(command: Command) -> list[str]:
-    if command is TOP:
-        return sorted(TOP_FLAGS)
     spellings = all_spellings(command.setting_names()) | spellings_of({**command.options, "config": CONFIG})
     return sorted({*spellings, *ARGS, *chain(*OUTPUT_REQUESTS)} - {POSITIONAL})
 

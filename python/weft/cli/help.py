@@ -41,7 +41,8 @@ def help_text(command: Command) -> str:
     if command.options:
         parts += [_section("options", [_row(flag, is_short=True) for flag in command.options.values()])]
     settings = [flag for name, flag in _settings(command).items() if name in COMMON or name in command.settings]
-    parts += [_section("common settings", [_row(flag, is_short=True) for flag in settings]), _section("other flags", ABOUT)]
+    parts += [_section("common settings", [_row(flag, is_short=True) for flag in settings])] if settings else []
+    parts.append(_section("other flags", ABOUT))
     return "\n\n".join([*parts, _fill(f"'{command.program} {HELP_ALL[0]}' prints all settings, with their variables.")]) + "\n"
 
 
@@ -63,7 +64,8 @@ def _settings(command: Command) -> Mapping[str, Flag]:
 
 
 def _usage(command: Command) -> str:
-    usage = f"usage: {command.program} " + ("[MODEL.gguf] [...]" if command.takes_model else "[-m MODEL.gguf] [...]")
+    argument = {"": "-m MODEL.gguf", "-m": "MODEL.gguf"}.get(command.positional, "URL")
+    usage = f"usage: {command.program} [{argument}] [...]"
     if command is SERVE:
         others = ",".join(name for name, other in COMMANDS.items() if other is not SERVE)
         usage += f"\n       {command.program} {{{others}}} [...]"

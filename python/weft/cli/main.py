@@ -48,10 +48,6 @@ def _run(arguments: Sequence[str]) -> NoReturn:
         print(version_text())
         sys.exit(0)
     name = arguments[0] if arguments else "serve"
-    if name == "top":
-        from weft.cli.top.command import top  # noqa: PLC0415
-
-        sys.exit(top(arguments[1:]))
     # Objects created from here on are permanent, so they are frozen to keep the garbage collector from traversing them.
     gc.disable()
     from weft.cli.commands import COMMANDS, SERVE  # noqa: PLC0415
@@ -108,7 +104,7 @@ def parse_command(argv: Sequence[str], environ: Mapping[str, str], command: "Com
     from weft.cli.given import UsageError  # noqa: PLC0415
 
     try:
-        return read(argv, environ, command.setting_names(), command.options, takes_model=command.takes_model)
+        return read(argv, environ, command.setting_names(), command.options, positional=command.positional)
     except OutputRequest as request:
         from weft.cli.outputs import print_output  # noqa: PLC0415
 

@@ -1,11 +1,8 @@
 """`python -m weft top`: live display of a running server's state in a terminal."""
 
-import os
 import signal
 import sys
 import time
-from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
@@ -17,27 +14,23 @@ from weft.cli.top.server_access import NoAnswerError
 from weft.cli.top.state import Rates, ServerState
 from weft.cli.top.view import page, unavailable
 
-LEAST_S, MOST_S = 0.1, 3_600.0
-"""Minimum and maximum refresh interval, in seconds."""
-
 PLAIN_WIDTH, PLAIN_HEIGHT = 130, 48
 """Columns and lines of a page if the output is not a terminal."""
 
 
-def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+def top(
+    _: object, *, url: str = "http://127.0.0.1:8080", key: str | None = None, interval_s: float = 1.0, once: bool = False
+) -> int:
     """Displays the state of a server until Ctrl-C; without a terminal, prints one page after the other as plain text.
 
-    Returns the exit code: 0, also after Ctrl-C; 1 if the server did not respond to `--once`. An invalid command line ends the
-    process with 2, and a closed output pipe with 1.
+    Returns the exit code: 0, also after Ctrl-C; 1 if the server did not respond to `once`; 2 if `url` is not that of a server. A
+    closed output pipe ends the process with 1.
     """
-    parser = _parser()
-    given = parser.parse_args(argv)
-    if not LEAST_S <= given.interval <= MOST_S:
-        parser.error(f"--interval is {given.interval:g}; it must be {LEAST_S:g} to {MOST_S:,.0f} seconds")
     try:
-        server = Server(given.url, given.api_key or environ.get("LLAMA_API_KEY"))
+        server = Server(url, key)
     except ValueError as error:
-        parser.error(str(error))
+        print(f"python -m weft top: error: {error}", file=sys.stderr)
+        return 2
     # A pipe or a file has no width.
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     watch = _Watch(server, Console(width=width, highlight=False, markup=False))
@@ -45,25 +38,11 @@ def top(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     if handled is not signal.SIG_IGN:  # It is ignored in the background of a script.
         signal.signal(signal.SIGINT, watch.interrupt)
     try:
-        return watch.once(given.interval) if given.once else watch.run(given.interval)
+        return watch.once(interval_s) if once else watch.run(interval_s)
     except KeyboardInterrupt:
         return 0
     finally:
         signal.signal(signal.SIGINT, handled)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="python -m weft top",
-        description="Displays the state of a running server: slots, queue, cells, tokens per second, hit rate, and the prefixes "
-        "with the most hits. Rates require a server that was started with --metrics.",
-        epilog="Ctrl-C ends it. If the output is not a terminal, it prints plain text, one page after the other.",
-    )
-    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8080", help="URL of the server (%(default)s)")
-    parser.add_argument("--api-key", metavar="KEY", help="API key of the server [LLAMA_API_KEY]")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="refresh interval in seconds (%(default)g)")
-    parser.add_argument("--once", action="store_true", help="print one page after one interval, and exit")
-    return parser
 
 
 class _Watch:
