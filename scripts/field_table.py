@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.sampling_fields import ParameterMeta, Sampling, parameter_meta
+from weft.fields.meta import FieldMeta
+from weft.sampling_fields import Sampling, parameter_meta
 from weft.server.request_fields.fields import BRANCH_NAMES, CompletionFields
 from weft.server.request_fields.neutral import Neutral, unsupported_fields
 
@@ -121,7 +122,7 @@ def _sampling() -> Iterator[str]:
         yield f"| `{name}` | {_either(json_types(bodies[name]))} | {values_of(meta)} | {default_of(name)} | {text} |"
 
 
-def values_of(meta: ParameterMeta) -> str:
+def values_of(meta: FieldMeta) -> str:
     """Returns the values of a sampling parameter, with the word `clamped` if others become a bound."""
     if meta.held is not None:
         return f"{_range(*meta.held)}; clamped"

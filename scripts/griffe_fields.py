@@ -1,7 +1,7 @@
 """Griffe extension for the Python reference: documents fields by the texts and bounds in their annotations.
 
-A field is annotated as `Annotated[int, FieldMeta("number of completions", 1, 256)]`, or with the text alone. The page shows `int`
-as its type, the text, the range and the meaning of None.
+A field is annotated as `Annotated[int, "number of completions", Range(1, 256)]`, or with the text alone. The page shows `int` as
+its type, the text, the range and the meaning of None.
 """
 
 import ast
@@ -12,12 +12,11 @@ from typing import Any
 
 import griffe
 
-from weft.fields.meta import FieldMeta
-from weft.sampling_fields import ParameterMeta
+from weft.fields.meta import Clamp, FieldMeta, Range, Unset, joined
 
 __all__ = ["FieldTexts"]
 
-CLASSES = {"FieldMeta": FieldMeta, "ParameterMeta": ParameterMeta}
+CLASSES = {"Clamp": Clamp, "Range": Range, "Unset": Unset}
 
 LARGE = 2**31 - 1
 """Bounds from here on are those of the type, and are not shown."""
@@ -44,14 +43,11 @@ class FieldTexts(griffe.Extension):
         match node:
             case ast.AnnAssign(
                 annotation=ast.Subscript(
-                    value=ast.Name("Annotated"),
-                    slice=ast.Tuple(
-                        elts=[_, ast.Constant(str()) | ast.Call(func=ast.Name("FieldMeta" | "ParameterMeta")) as given]
-                    ),
+                    value=ast.Name("Annotated"), slice=ast.Tuple(elts=[_, ast.Constant(str()) as text, *others])
                 )
             ):
-                meta = eval(ast.unparse(given), {"math": math, **CLASSES, **self._constants})
-                meta = FieldMeta(meta) if isinstance(meta, str) else meta
+                names = {"math": math, **CLASSES, **self._constants}
+                meta = joined(*(eval(ast.unparse(given), names) for given in (text, *others)))
                 assert isinstance(attr.annotation, griffe.ExprSubscript)
                 assert isinstance(attr.annotation.slice, griffe.ExprTuple)
                 attr.annotation = attr.annotation.slice.elements[0]

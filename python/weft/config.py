@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from weft.errors import InvalidConfigError
-from weft.fields.meta import FieldMeta, described, invalid_fields
+from weft.fields.meta import Range, Unset, described, invalid_fields
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
 
@@ -69,63 +69,50 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     n_slots: Annotated[
-        int | None, FieldMeta("sequences that run concurrently", 1, MAX_SLOTS, unset="8, each of which may use the whole context")
+        int | None, "sequences that run concurrently", Range(1, MAX_SLOTS), Unset("8, each of which may use the whole context")
     ] = None
     n_ctx: Annotated[
         int | None,
-        FieldMeta(
-            "size of the KV cache in tokens, shared by all slots",
-            0,
-            MAX_TOKENS,
-            unset="0, which derives it from the model, the slots and the free memory",
-        ),
+        "size of the KV cache in tokens, shared by all slots",
+        Range(0, MAX_TOKENS),
+        Unset("0, which derives it from the model, the slots and the free memory"),
     ] = None
     kv_unified: Annotated[
         bool | None,
-        FieldMeta(
-            "let a slot use the whole cache, or only its share (`n_ctx` / `n_slots`)",
-            unset="the whole if `n_slots` is unset, else its share",
-        ),
+        "let a slot use the whole cache, or only its share (`n_ctx` / `n_slots`)",
+        Unset("the whole if `n_slots` is unset, else its share"),
     ] = None
-    n_batch: Annotated[int, FieldMeta("maximum tokens of one llama.cpp call, the logical batch", 1, MAX_NUMBER)] = 2048
+    n_batch: Annotated[int, "maximum tokens of one llama.cpp call, the logical batch", Range(1, MAX_NUMBER)] = 2048
     n_ubatch: Annotated[
         int | None,
-        FieldMeta("maximum tokens of one decode, the physical batch", 1, MAX_NUMBER, unset="512, or less if memory is short"),
+        "maximum tokens of one decode, the physical batch",
+        Range(1, MAX_NUMBER),
+        Unset("512, or less if memory is short"),
     ] = None
     grp_attn_n: Annotated[
         int,
-        FieldMeta(
-            "self-extend: tokens that share a position in a text longer than `grp_attn_w`, which extends the usable context"
-            " by about this factor; 1 disables it",
-            1,
-            MAX_NUMBER,
-        ),
+        "self-extend: tokens that share a position in a text longer than `grp_attn_w`, which extends the usable context"
+        " by about this factor; 1 disables it",
+        Range(1, MAX_NUMBER),
     ] = 1
     grp_attn_w: Annotated[
-        int, FieldMeta("self-extend: tokens per group; a multiple of `grp_attn_n` unless that is 1", 1, MAX_NUMBER)
+        int, "self-extend: tokens per group; a multiple of `grp_attn_n` unless that is 1", Range(1, MAX_NUMBER)
     ] = 512
     n_threads: Annotated[
         int | None,
-        FieldMeta(
-            "threads of steps without prompt tokens (generation), at most the number of processors",
-            1,
-            MAX_THREADS,
-            unset="the tuned value, else one per physical core",
-        ),
+        "threads of steps without prompt tokens (generation), at most the number of processors",
+        Range(1, MAX_THREADS),
+        Unset("the tuned value, else one per physical core"),
     ] = None
     n_threads_batch: Annotated[
         int | None,
-        FieldMeta(
-            "threads of steps with prompt tokens (prefill), at most the number of processors",
-            1,
-            MAX_THREADS,
-            unset="`n_threads` if that is set, else the tuned value",
-        ),
+        "threads of steps with prompt tokens (prefill), at most the number of processors",
+        Range(1, MAX_THREADS),
+        Unset("`n_threads` if that is set, else the tuned value"),
     ] = None
-    n_gpu_layers: Annotated[int | None, FieldMeta("number of layers to keep in GPU memory", 0, MAX_NUMBER, unset="all")] = None
+    n_gpu_layers: Annotated[int | None, "number of layers to keep in GPU memory", Range(0, MAX_NUMBER), Unset("all")] = None
     kernels: Annotated[
-        Kernels,
-        "CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never",
+        Kernels, "CPU kernels: weft uses Weft's own where they support the model, auto where they are faster, llama.cpp never"
     ] = "auto"
     flash_attention: Annotated[
         Literal["auto", "on", "off"],
@@ -136,51 +123,39 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tuned: Annotated[bool, "use the measurements of `python -m weft tune` for this model on this machine"] = True
     pooling: Annotated[
         Pooling | None,
-        FieldMeta(
-            "pooling of token embeddings: none (one embedding per token), mean, cls (first token), last (last token) or rank"
-            " (reranker score)",
-            unset="the model's own, else mean",
-        ),
+        "pooling of token embeddings: none (one embedding per token), mean, cls (first token), last (last token) or rank"
+        " (reranker score)",
+        Unset("the model's own, else mean"),
     ] = None
     type_k: Annotated[KvType, "number format of cached keys"] = "f16"
     type_v: Annotated[KvType, "number format of cached values; quantized formats require flash attention"] = "f16"
     cache_ram: Annotated[
         int | None,
-        FieldMeta(
-            "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache",
-            -1,
-            2**44 - 1,
-            unset="8192, or a quarter of the machine's memory if that is less",
-        ),
+        "host cache limit in MiB, for cached prefixes that are not in use; -1 is no limit, 0 disables the host cache",
+        Range(-1, 2**44 - 1),
+        Unset("8192, or a quarter of the machine's memory if that is less"),
     ] = None
     max_queue: Annotated[
         int,
-        FieldMeta(
-            "maximum requests that wait for a slot; further requests are rejected (QueueFullError, HTTP 429)", 1, MAX_NUMBER
-        ),
+        "maximum requests that wait for a slot; further requests are rejected (QueueFullError, HTTP 429)",
+        Range(1, MAX_NUMBER),
     ] = 1024
     max_token_gap_ms: Annotated[
         float | None,
-        FieldMeta(
-            "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a"
-            " prompt is computed concurrently",
-            0,
-            unset="ten times the streams' own time per token, from 8 to 200, or twice that time if that is more",
-        ),
+        "target for the 99th percentile, in milliseconds, of the gap between two tokens of a running stream while a"
+        " prompt is computed concurrently",
+        Range(0),
+        Unset("ten times the streams' own time per token, from 8 to 200, or twice that time if that is more"),
     ] = None
     ctx_checkpoints: Annotated[
         int,
-        FieldMeta(
-            "maximum checkpoints along the prompt of a recurrent, hybrid or sliding-window model, from which a prompt that"
-            " diverges there can continue; they use at most an eighth of `cache_ram`. 0 keeps them only at the ends of"
-            " prompts, turns and answers",
-            0,
-            MAX_NUMBER,
-        ),
+        "maximum checkpoints along the prompt of a recurrent, hybrid or sliding-window model, from which a prompt that"
+        " diverges there can continue; they use at most an eighth of `cache_ram`. 0 keeps them only at the ends of"
+        " prompts, turns and answers",
+        Range(0, MAX_NUMBER),
     ] = 32
     checkpoint_min_step: Annotated[
-        int,
-        FieldMeta("minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends", 1, MAX_NUMBER),
+        int, "minimum tokens between two checkpoints, on average, since checkpoints are placed at line ends", Range(1, MAX_NUMBER)
     ] = 48
     speculation: Annotated[
         Literal["auto", "on", "off"],
@@ -188,70 +163,63 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         " uses it where the generated text stays the same, bit by bit (`Engine.is_repeatable`), on wherever the model allows it,"
         " off never",
     ] = "auto"
-    max_draft: Annotated[int, FieldMeta("maximum drafted tokens of a sequence in one step", 0, MAX_DRAFT)] = 16
+    max_draft: Annotated[int, "maximum drafted tokens of a sequence in one step", Range(0, MAX_DRAFT)] = 16
     min_draft_match: Annotated[
         int,
-        FieldMeta(
-            "number of last tokens that must occur in an earlier text before a draft continues it; lengths above 32 count as 32",
-            1,
-            1024,
-        ),
+        "number of last tokens that must occur in an earlier text before a draft continues it; lengths above 32 count as 32",
+        Range(1, 1024),
     ] = 1
     use_mmap: Annotated[bool, "memory-map the model file instead of reading it"] = True
     use_mlock: Annotated[bool, "lock the weights in memory, so that they are never swapped out"] = False
     direct_io: Annotated[
-        bool,
-        "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored",
+        bool, "read the file with direct I/O, bypassing the page cache, where supported; use_mmap and use_mlock are then ignored"
     ] = False
     check_tensors: Annotated[bool, "reject a file that has weights that are not finite numbers"] = False
     devices: Annotated[
         tuple[str, ...] | None,
-        FieldMeta("devices to use in addition to the CPU, by ggml name (CUDA0); an empty sequence is none", unset="all"),
+        "devices to use in addition to the CPU, by ggml name (CUDA0); an empty sequence is none",
+        Unset("all"),
     ] = None
     split_mode: Annotated[
         Literal["layer", "row", "none"],
         "how to split the model across GPUs: by layer, by row of each tensor, or none for a single GPU",
     ] = "layer"
     main_gpu: Annotated[
-        int, FieldMeta("GPU for the whole model with `split_mode` none, or for small tensors with row; from 0", 0, MAX_NUMBER)
+        int, "GPU for the whole model with `split_mode` none, or for small tensors with row; from 0", Range(0, MAX_NUMBER)
     ] = 0
     tensor_split: Annotated[
-        tuple[float, ...], FieldMeta("proportion of the model on each GPU; empty leaves the split to llama.cpp", 0)
+        tuple[float, ...], "proportion of the model on each GPU; empty leaves the split to llama.cpp", Range(0)
     ] = ()
     numa: Annotated[
         Literal["distribute", "isolate", "numactl"] | None,
-        FieldMeta(
-            "thread placement on a machine with several NUMA nodes, for the whole process: distribute spreads threads evenly,"
-            " isolate keeps them on one node, numactl uses the CPU map of numactl",
-            unset="left to the system",
-        ),
+        "thread placement on a machine with several NUMA nodes, for the whole process: distribute spreads threads evenly,"
+        " isolate keeps them on one node, numactl uses the CPU map of numactl",
+        Unset("left to the system"),
     ] = None
     repack: Annotated[
         bool | None,
-        FieldMeta(
-            "repack weights of some formats for llama.cpp's own kernels, which cannot be memory-mapped then, or keep them in"
-            " their on-disk layout",
-            unset="repacking where llama.cpp's kernels compute them",
-        ),
+        "repack weights of some formats for llama.cpp's own kernels, which cannot be memory-mapped then, or keep them in"
+        " their on-disk layout",
+        Unset("repacking where llama.cpp's kernels compute them"),
     ] = None
     lora: Annotated[
         tuple[tuple[str, float], ...],
         "LoRA adapters to load, as pairs of a GGUF file and a scale, at most 64; a file alone has scale 1, scale 0"
         " disables an adapter. A request may select them by their index in this list, with other scales",
     ] = ()
-    mmproj: Annotated[str | None, FieldMeta("multimodal projector (GGUF) for images and audio", unset="text only")] = None
+    mmproj: Annotated[str | None, "multimodal projector (GGUF) for images and audio", Unset("text only")] = None
     mmproj_offload: Annotated[bool, "run the projector on a GPU if there is one"] = True
     image_min_tokens: Annotated[
         int | None,
-        FieldMeta(
-            "minimum tokens per image, for models with dynamic resolution", 1, MAX_IMAGE_TOKENS, unset="the projector's own"
-        ),
+        "minimum tokens per image, for models with dynamic resolution",
+        Range(1, MAX_IMAGE_TOKENS),
+        Unset("the projector's own"),
     ] = None
     image_max_tokens: Annotated[
         int | None,
-        FieldMeta(
-            "maximum tokens per image, for models with dynamic resolution", 1, MAX_IMAGE_TOKENS, unset="the projector's own"
-        ),
+        "maximum tokens per image, for models with dynamic resolution",
+        Range(1, MAX_IMAGE_TOKENS),
+        Unset("the projector's own"),
     ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
@@ -264,89 +232,74 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         " (CPU, CUDA0); the first match applies",
     ] = ()
     cpu_moe: Annotated[bool, "keep the experts of all layers in CPU memory"] = False
-    n_cpu_moe: Annotated[int, FieldMeta("number of layers, from the first, whose experts stay in CPU memory", 0, MAX_NUMBER)] = 0
+    n_cpu_moe: Annotated[int, "number of layers, from the first, whose experts stay in CPU memory", Range(0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
-        int, FieldMeta("number of layers, from the first, whose dense feed-forward weights stay in CPU memory", 0, MAX_NUMBER)
+        int, "number of layers, from the first, whose dense feed-forward weights stay in CPU memory", Range(0, MAX_NUMBER)
     ] = 0
     no_host: Annotated[bool, "do not use host buffers (pinned memory) for CPU weights, which allows llama.cpp to repack them"] = (
         False
     )
     offload_kqv: Annotated[bool, "keep the KV cache of each layer on that layer's GPU, not in host memory"] = True
     op_offload: Annotated[bool, "compute large products with weights in host memory on a GPU"] = True
-    rope_scaling_type: Annotated[RopeScaling | None, FieldMeta("RoPE scaling method", unset="the model's own, else linear")] = (
-        None
-    )
-    rope_freq_base: Annotated[float | None, FieldMeta("RoPE base frequency", 2, 1e12, unset="the model's own")] = None
+    rope_scaling_type: Annotated[RopeScaling | None, "RoPE scaling method", Unset("the model's own, else linear")] = None
+    rope_freq_base: Annotated[float | None, "RoPE base frequency", Range(2, 1e12), Unset("the model's own")] = None
     rope_freq_scale: Annotated[
         float | None,
-        FieldMeta(
-            "RoPE frequency scale: 0.25 extends the context to four times the training length", 1e-4, 1e4, unset="the model's own"
-        ),
+        "RoPE frequency scale: 0.25 extends the context to four times the training length",
+        Range(1e-4, 1e4),
+        Unset("the model's own"),
     ] = None
     yarn_orig_ctx: Annotated[
-        int | None, FieldMeta("YaRN: original context size of the model in tokens", 1, MAX_NUMBER, unset="the model's own")
+        int | None, "YaRN: original context size of the model in tokens", Range(1, MAX_NUMBER), Unset("the model's own")
     ] = None
     yarn_ext_factor: Annotated[
-        float | None, FieldMeta("YaRN: extrapolation mix factor; 0 is full interpolation", 0, 1e6, unset="the model's own")
+        float | None, "YaRN: extrapolation mix factor; 0 is full interpolation", Range(0, 1e6), Unset("the model's own")
     ] = None
     yarn_attn_factor: Annotated[
         float | None,
-        FieldMeta(
-            "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale",
-            0,
-            1e6,
-            unset="the model's own",
-        ),
+        "YaRN: factor for the magnitude of queries and keys when nothing is extrapolated; otherwise derived from the scale",
+        Range(0, 1e6),
+        Unset("the model's own"),
     ] = None
     yarn_beta_slow: Annotated[
         float | None,
-        FieldMeta("YaRN: rotations per context below which a frequency is interpolated", 0, 1e6, unset="the model's own"),
+        "YaRN: rotations per context below which a frequency is interpolated",
+        Range(0, 1e6),
+        Unset("the model's own"),
     ] = None
     yarn_beta_fast: Annotated[
-        float | None,
-        FieldMeta("YaRN: rotations per context above which a frequency is unchanged", 0, 1e6, unset="the model's own"),
+        float | None, "YaRN: rotations per context above which a frequency is unchanged", Range(0, 1e6), Unset("the model's own")
     ] = None
     cpus: Annotated[
         tuple[int, ...],
-        FieldMeta(
-            "CPU affinity of compute threads, as processor numbers; empty is every processor that the process may use."
-            " Numbers without a processor are ignored",
-            0,
-            MAX_THREADS - 1,
-        ),
+        "CPU affinity of compute threads, as processor numbers; empty is every processor that the process may use."
+        " Numbers without a processor are ignored",
+        Range(0, MAX_THREADS - 1),
     ] = ()
     cpus_batch: Annotated[
-        tuple[int, ...] | None, FieldMeta("CPU affinity of threads that compute prompts", 0, MAX_THREADS - 1, unset="`cpus`")
+        tuple[int, ...] | None, "CPU affinity of threads that compute prompts", Range(0, MAX_THREADS - 1), Unset("`cpus`")
     ] = None
     strict_cpu: Annotated[
         bool,
         "pin each thread to one of those processors, round-robin; otherwise threads are pinned only if there are as many"
         " as processors, or as cores",
     ] = False
-    strict_cpu_batch: Annotated[bool | None, FieldMeta("`strict_cpu` of threads that compute prompts", unset="`strict_cpu`")] = (
-        None
-    )
+    strict_cpu_batch: Annotated[bool | None, "`strict_cpu` of threads that compute prompts", Unset("`strict_cpu`")] = None
     prio: Annotated[
         int,
-        FieldMeta(
-            "thread scheduling priority: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime). Above normal requires"
-            " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower"
-            " priority",
-            -1,
-            3,
-        ),
+        "thread scheduling priority: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime). Above normal requires"
+        " CAP_SYS_NICE or ulimit -r; without it, a warning is logged. Threads that compute embeddings have a lower"
+        " priority",
+        Range(-1, 3),
     ] = 0
-    prio_batch: Annotated[int | None, FieldMeta("`prio` of threads that compute prompts", -1, 3, unset="`prio`")] = None
+    prio_batch: Annotated[int | None, "`prio` of threads that compute prompts", Range(-1, 3), Unset("`prio`")] = None
     poll: Annotated[
         int | None,
-        FieldMeta(
-            "busy-waiting of idle threads before they sleep: 0 disables it, 1 is a few milliseconds, 100 the longest",
-            0,
-            100,
-            unset="1, and 0 for embeddings",
-        ),
+        "busy-waiting of idle threads before they sleep: 0 disables it, 1 is a few milliseconds, 100 the longest",
+        Range(0, 100),
+        Unset("1, and 0 for embeddings"),
     ] = None
-    poll_batch: Annotated[int | None, FieldMeta("`poll` of threads that compute prompts", 0, 100, unset="`poll`")] = None
+    poll_batch: Annotated[int | None, "`poll` of threads that compute prompts", Range(0, 100), Unset("`poll`")] = None
 
     def __post_init__(self) -> None:
         # Lists are accepted, and stored as tuples.

@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 
 from weft.fields.excerpt import excerpt
-from weft.fields.meta import FieldMeta, described, field_meta
+from weft.fields.meta import Clamp, FieldMeta, Range, described, field_meta
 
-__all__ = ["SAMPLERS", "ParameterMeta", "Sampling", "parameter_meta", "samplers_of_letters", "samplers_of_names"]
+__all__ = ["SAMPLERS", "Sampling", "parameter_meta", "samplers_of_letters", "samplers_of_names"]
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama-server's sampler chain, with tail-free sampling after top-k."""
@@ -23,122 +23,90 @@ LEAST, MOST = -(2**31), 2**31 - 1
 """Range of the engine's integers, 32 bits."""
 
 
-class ParameterMeta(FieldMeta, frozen=True):
-    """Metadata of one sampling parameter."""
-
-    held: tuple[float, float] | None = None
-    """Range to which values of request bodies are clamped, where llama-server clamps rather than rejects them."""
-
-
 @described
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling parameters. The defaults are llama-server's."""
 
     samplers: Annotated[
         Sequence[str],
-        ParameterMeta(
-            "sampler chain, in order: names of SAMPLERS, adaptive_p and infill, repeats allowed. Samplers that are not named are "
-            "off. Also accepts llama-server's other spellings (top-k, topk, typical_p, nucleus, temp) and llama.cpp's letters"
-        ),
+        "sampler chain, in order: names of SAMPLERS, adaptive_p and infill, repeats allowed. Samplers that are not named are "
+        "off. Also accepts llama-server's other spellings (top-k, topk, typical_p, nucleus, temp) and llama.cpp's letters",
     ] = SAMPLERS
-    temperature: Annotated[
-        float, ParameterMeta("temperature, which divides the logits; 0 or less is greedy", held=(0.0, math.inf))
-    ] = 0.8
+    temperature: Annotated[float, "temperature, which divides the logits; 0 or less is greedy", Clamp((0.0, math.inf))] = 0.8
     dynatemp_range: Annotated[
-        float, ParameterMeta("range of the dynamic temperature around its value, higher when the model is less certain; 0 is off")
+        float, "range of the dynamic temperature around its value, higher when the model is less certain; 0 is off"
     ] = 0.0
-    dynatemp_exponent: Annotated[float, ParameterMeta("exponent of the dynamic temperature's entropy")] = 1.0
-    top_k: Annotated[
-        int, ParameterMeta("number of most likely tokens to keep; 0 or less keeps all", low=LEAST, high=MOST, held=(0, MOST))
-    ] = 40
+    dynatemp_exponent: Annotated[float, "exponent of the dynamic temperature's entropy"] = 1.0
+    top_k: Annotated[int, "number of most likely tokens to keep; 0 or less keeps all", Range(LEAST, MOST), Clamp((0, MOST))] = 40
     top_p: Annotated[
-        float,
-        ParameterMeta(
-            "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all", held=(0.0, 1.0)
-        ),
+        float, "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all", Clamp((0.0, 1.0))
     ] = 0.95
     min_p: Annotated[
-        float, ParameterMeta("keep tokens with at least this fraction of the highest probability; 0 keeps all", held=(0.0, 1.0))
+        float, "keep tokens with at least this fraction of the highest probability; 0 keeps all", Clamp((0.0, 1.0))
     ] = 0.05
     typical_p: Annotated[
-        float,
-        ParameterMeta(
-            "locally typical sampling: keep tokens of about average surprise, up to this sum of probabilities; 1 keeps all"
-        ),
+        float, "locally typical sampling: keep tokens of about average surprise, up to this sum of probabilities; 1 keeps all"
     ] = 1.0
     top_n_sigma: Annotated[
-        float,
-        ParameterMeta(
-            "keep tokens whose logits are at most this many standard deviations below the highest; 0 or less keeps all"
-        ),
+        float, "keep tokens whose logits are at most this many standard deviations below the highest; 0 or less keeps all"
     ] = -1.0
-    tfs_z: Annotated[float, ParameterMeta("tail-free sampling: cut off the flat tail of the distribution; 1 keeps all")] = 1.0
+    tfs_z: Annotated[float, "tail-free sampling: cut off the flat tail of the distribution; 1 keeps all"] = 1.0
     xtc_probability: Annotated[
-        float, ParameterMeta("probability of removing the most likely tokens (XTC), 0 (never) to 1 (always)", held=(0.0, 1.0))
+        float, "probability of removing the most likely tokens (XTC), 0 (never) to 1 (always)", Clamp((0.0, 1.0))
     ] = 0.0
     xtc_threshold: Annotated[
         float,
-        ParameterMeta(
-            "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off", held=(0.0, 1.0)
-        ),
+        "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off",
+        Clamp((0.0, 1.0)),
     ] = 0.1
-    min_keep: Annotated[int, ParameterMeta("minimum tokens that each filter keeps", low=0, high=MOST)] = 0
+    min_keep: Annotated[int, "minimum tokens that each filter keeps", Range(0, MOST)] = 0
     repeat_penalty: Annotated[
         float,
-        ParameterMeta(
-            "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off", above=0
-        ),
+        "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off",
+        Range(above=0),
     ] = 1.0
     repeat_last_n: Annotated[
-        int, ParameterMeta("window of the three penalties in tokens; 0 is off, -1 is the whole context", low=-1, high=MOST)
+        int, "window of the three penalties in tokens; 0 is off, -1 is the whole context", Range(-1, MOST)
     ] = 64
-    presence_penalty: Annotated[float, ParameterMeta("subtracted once from the logit of each token in the penalty window")] = 0.0
-    frequency_penalty: Annotated[
-        float, ParameterMeta("subtracted from the logit of a token for each time it occurs in the penalty window")
-    ] = 0.0
-    penalize_nl: Annotated[bool, ParameterMeta("apply the penalties to newlines too")] = True
-    dry_multiplier: Annotated[
-        float, ParameterMeta("strength of the DRY penalty on tokens that would extend a repetition; 0 is off")
-    ] = 0.0
-    dry_base: Annotated[
-        float, ParameterMeta("base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off")
-    ] = 1.75
-    dry_allowed_length: Annotated[int, ParameterMeta("length in tokens up to which DRY allows repetitions", low=0, high=MOST)] = 2
+    presence_penalty: Annotated[float, "subtracted once from the logit of each token in the penalty window"] = 0.0
+    frequency_penalty: Annotated[float, "subtracted from the logit of a token for each time it occurs in the penalty window"] = (
+        0.0
+    )
+    penalize_nl: Annotated[bool, "apply the penalties to newlines too"] = True
+    dry_multiplier: Annotated[float, "strength of the DRY penalty on tokens that would extend a repetition; 0 is off"] = 0.0
+    dry_base: Annotated[float, "base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off"] = 1.75
+    dry_allowed_length: Annotated[int, "length in tokens up to which DRY allows repetitions", Range(0, MOST)] = 2
     dry_penalty_last_n: Annotated[
-        int,
-        ParameterMeta("window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context", low=-1, high=MOST),
+        int, "window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context", Range(-1, MOST)
     ] = 64
-    dry_sequence_breakers: Annotated[
-        Sequence[str], ParameterMeta("texts that end a repetition for DRY; at most 64, of 1,024 bytes each")
-    ] = ("\n", ":", '"', "*")
-    mirostat: Annotated[
-        int, ParameterMeta("version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", low=0, high=2)
-    ] = 0
-    mirostat_tau: Annotated[float, ParameterMeta("Mirostat's target entropy, in bits per token")] = 5.0
-    mirostat_eta: Annotated[float, ParameterMeta("Mirostat's learning rate")] = 0.1
+    dry_sequence_breakers: Annotated[Sequence[str], "texts that end a repetition for DRY; at most 64, of 1,024 bytes each"] = (
+        "\n",
+        ":",
+        '"',
+        "*",
+    )
+    mirostat: Annotated[int, "version of Mirostat (1 or 2), which replaces the sampler chain; 0 is off", Range(0, 2)] = 0
+    mirostat_tau: Annotated[float, "Mirostat's target entropy, in bits per token"] = 5.0
+    mirostat_eta: Annotated[float, "Mirostat's learning rate"] = 0.1
     adaptive_target: Annotated[
         float,
-        ParameterMeta(
-            "target probability of sampled tokens, 0 to 1, if the chain has adaptive_p; below 0 is off", held=(-math.inf, 1.0)
-        ),
+        "target probability of sampled tokens, 0 to 1, if the chain has adaptive_p; below 0 is off",
+        Clamp((-math.inf, 1.0)),
     ] = -1.0
     adaptive_decay: Annotated[
-        float,
-        ParameterMeta("decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 - decay) tokens", low=0, high=0.99),
+        float, "decay of the adaptive target, 0 to 0.99: it averages over about 1 / (1 - decay) tokens", Range(0, 0.99)
     ] = 0.9
     logit_bias: Annotated[
         Sequence[tuple[int, float]] | Mapping[int, float],
-        ParameterMeta(
-            "values to add to the logits of tokens, as pairs or a mapping; minus infinity bans a token. At most as many as the "
-            "vocabulary's size"
-        ),
+        "values to add to the logits of tokens, as pairs or a mapping; minus infinity bans a token. At most as many as the "
+        "vocabulary's size",
     ] = ()
-    ignore_eos: Annotated[bool, ParameterMeta("ban all end tokens")] = False
+    ignore_eos: Annotated[bool, "ban all end tokens"] = False
 
 
-def parameter_meta() -> Mapping[str, ParameterMeta]:
+def parameter_meta() -> Mapping[str, FieldMeta]:
     """Returns the metadata of each sampling parameter, in field order."""
-    return {name: meta for name, meta in field_meta(Sampling).items() if isinstance(meta, ParameterMeta)}
+    return field_meta(Sampling)
 
 
 _SPELLINGS = {

@@ -8,7 +8,8 @@ import pytest
 import weft
 from tests.helpers import How, branches
 from weft import RequestOptions
-from weft.sampling_fields import ParameterMeta, parameter_meta
+from weft.fields.meta import FieldMeta
+from weft.sampling_fields import parameter_meta
 
 PROMPT = "Once upon a time, there was a little girl who"
 ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
@@ -190,7 +191,7 @@ async def test_without_temperature_the_token_that_is_taken_was_certain(engine: w
         assert [(top.token, top.logprob) for top in entry.top] == [(entry.chosen.token, 0.0)]
 
 
-def beyond(meta: ParameterMeta) -> list[float]:
+def beyond(meta: FieldMeta) -> list[float]:
     """Values just out of bounds, where there are bounds."""
     return [value for value in (meta.low - 1, meta.high + 1, meta.above) if math.isfinite(value)]
 

@@ -13,19 +13,39 @@ from weft.fields.excerpt import truncate
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
 
 
-class FieldMeta(msgspec.Struct, frozen=True):
-    """Description and bounds of one field, as part of the field's annotation."""
+class Range(msgspec.Struct, frozen=True):
+    """Bounds of a field."""
 
-    text: str
-    """Purpose of the field, with its unit."""
     low: float = -math.inf
     """Inclusive minimum."""
     high: float = math.inf
     """Inclusive maximum."""
     above: float = -math.inf
     """Exclusive minimum."""
+
+
+class Clamp(msgspec.Struct, frozen=True):
+    """Bounds to which values of request bodies are clamped, where llama-server clamps rather than rejects them."""
+
+    held: tuple[float, float]
+    """Minimum and maximum."""
+
+
+class Unset(msgspec.Struct, frozen=True):
+    """Meaning of None, if it is the default of a field."""
+
+    unset: str
+
+
+class FieldMeta(Range, frozen=True, kw_only=True):
+    """Description and bounds of one field: the text in its annotation, followed by a `Range`, a `Clamp` or an `Unset`."""
+
+    text: str
+    """Purpose of the field, with its unit."""
+    held: tuple[float, float] | None = None
+    """See `Clamp`."""
     unset: str = ""
-    """Meaning of None, if it is the default."""
+    """See `Unset`."""
 
     def takes(self, value: object) -> bool:
         """Returns True if a value of the field's type, or each element of a tuple, is within the bounds."""
@@ -37,9 +57,14 @@ class FieldMeta(msgspec.Struct, frozen=True):
 
 
 def field_meta(struct: type[msgspec.Struct]) -> dict[str, FieldMeta]:
-    """Returns the metadata of each annotated field, in field order. A text is short for metadata without bounds."""
-    found = {name: get_args(hint)[1] for name, hint in _hints(struct).items()}
-    return {name: FieldMeta(meta) if isinstance(meta, str) else meta for name, meta in found.items()}
+    """Returns the metadata of each annotated field, in field order."""
+    return {name: joined(*get_args(hint)[1:]) for name, hint in _hints(struct).items()}
+
+
+def joined(text: str, *others: Range | Clamp | Unset) -> FieldMeta:
+    """Returns the metadata of a field with these annotations."""
+    fields: dict[str, Any] = {name: value for other in others for name, value in msgspec.structs.asdict(other).items()}
+    return FieldMeta(text=text, **fields)
 
 
 def described(struct: Struct) -> Struct:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 from weft._native import Media, MixedPrompt
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import Range, described
 from weft.request.sampling import SamplingOptions, SamplingParams
 
 __all__ = ["BranchOptions", "Prompt", "Request", "RequestOptions"]
@@ -33,7 +33,7 @@ class Request(SamplingParams, frozen=True, kw_only=True):
         "the prompt, at least one token. A string is tokenized with the special tokens that the model's vocabulary requires, "
         "and control tokens in it are parsed. A list may hold strings, token ids and media (`Engine.read_media`)",
     ]
-    n: Annotated[int, FieldMeta("number of completions, 1 to 256. The prompt is computed once for all of them", 1, 256)] = 1
+    n: Annotated[int, "number of completions, 1 to 256. The prompt is computed once for all of them", Range(1, 256)] = 1
     distinct: Annotated[
         bool,
         "whether each completion begins with a different token: first tokens are sampled without replacement from the "
@@ -50,22 +50,17 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     ] = None
     beam_width: Annotated[
         int | None,
-        FieldMeta(
-            "beam search with this many beams, 2 to the number of slots; returns the `n` best texts (`n` <= `beam_width`) with "
-            "their `Finished.score`. All beams occupy slots concurrently and fork from each other: a search computes the prompt, "
-            "and at most one token per beam and step. A temperature of 0 is replaced by 1. None disables the search",
-            2,
-        ),
+        "beam search with this many beams, 2 to the number of slots; returns the `n` best texts (`n` <= `beam_width`) with "
+        "their `Finished.score`. All beams occupy slots concurrently and fork from each other: a search computes the prompt, "
+        "and at most one token per beam and step. A temperature of 0 is replaced by 1. None disables the search",
+        Range(2),
     ] = None
     length_penalty: Annotated[
         float,
-        FieldMeta(
-            "exponent of the length in a beam search's ranking, which is the sum of the log-probabilities divided by the number "
-            "of tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
-            "beams",
-            -10,
-            10,
-        ),
+        "exponent of the length in a beam search's ranking, which is the sum of the log-probabilities divided by the number "
+        "of tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
+        "beams",
+        Range(-10, 10),
     ] = 1.0
     branches: Annotated[
         Sequence[BranchOptions],
@@ -80,26 +75,19 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     ] = None
     priority: Annotated[
         int,
-        FieldMeta(
-            "scheduling priority, -100 to 100, of waiting requests and of prompts being computed; higher is first. If no slot is "
-            "free, the most recent branch of a lower priority is preempted and continues later. To prevent starvation, one unit "
-            "of priority is worth 1,000 admissions of branches, of any request",
-            -100,
-            100,
-        ),
+        "scheduling priority, -100 to 100, of waiting requests and of prompts being computed; higher is first. If no slot is "
+        "free, the most recent branch of a lower priority is preempted and continues later. To prevent starvation, one unit "
+        "of priority is worth 1,000 admissions of branches, of any request",
+        Range(-100, 100),
     ] = 0
     max_token_gap_ms: Annotated[
         float | None,
-        FieldMeta(
-            "maximum gap, in milliseconds, between two tokens of its completions while prompts of other requests are computed, "
-            "1 to 60,000; None is the engine's `max_token_gap_ms`",
-            1,
-            60_000,
-        ),
+        "maximum gap, in milliseconds, between two tokens of its completions while prompts of other requests are computed, "
+        "1 to 60,000; None is the engine's `max_token_gap_ms`",
+        Range(1, 60_000),
     ] = None
     n_batch: Annotated[
-        int | None,
-        FieldMeta("maximum prompt tokens per step; None lets the engine choose, which is recommended", 1, 2**32 - 1),
+        int | None, "maximum prompt tokens per step; None lets the engine choose, which is recommended", Range(1, 2**32 - 1)
     ] = None
     adapters: Annotated[
         Sequence[tuple[int, float]] | None,
@@ -111,12 +99,9 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     ] = None
     max_draft: Annotated[
         int | None,
-        FieldMeta(
-            "maximum drafted tokens of a completion in one step of speculative decoding, 0 to 64; 0 disables it, and None is the"
-            " engine's `max_draft`. Drafts never change the text where `Engine.is_repeatable` is True",
-            0,
-            64,
-        ),
+        "maximum drafted tokens of a completion in one step of speculative decoding, 0 to 64; 0 disables it, and None is the"
+        " engine's `max_draft`. Drafts never change the text where `Engine.is_repeatable` is True",
+        Range(0, 64),
     ] = None
     prediction: Annotated[
         str | Sequence[int] | None,
@@ -125,22 +110,16 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     use_cache: Annotated[bool, "reuse cached tokens of the prompt; False computes all of it"] = True
     prompt_logprobs: Annotated[
         int | None,
-        FieldMeta(
-            "number of top logprobs to report for each prompt token, 0 to 1,000, with the token's own: as `PromptLogprobs` "
-            "events, before the first token. With 0 or 1, logprobs and cached tokens of earlier requests are reused; with more, "
-            "the prompt is computed",
-            0,
-            1_000,
-        ),
+        "number of top logprobs to report for each prompt token, 0 to 1,000, with the token's own: as `PromptLogprobs` "
+        "events, before the first token. With 0 or 1, logprobs and cached tokens of earlier requests are reused; with more, "
+        "the prompt is computed",
+        Range(0, 1_000),
     ] = None
     prompt_logprobs_from: Annotated[
         int,
-        FieldMeta(
-            "first prompt token to report `prompt_logprobs` for, less than the prompt's length; all but one of the tokens before "
-            "it may come from the cache. Requires `prompt_logprobs`",
-            0,
-            2**32 - 1,
-        ),
+        "first prompt token to report `prompt_logprobs` for, less than the prompt's length; all but one of the tokens before "
+        "it may come from the cache. Requires `prompt_logprobs`",
+        Range(0, 2**32 - 1),
     ] = 0
     report_progress: Annotated[bool, "report the progress of the prompt's computation, as `Progress` events"] = False
     checkpoints_at: Annotated[

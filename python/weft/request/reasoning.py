@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import Range, described
 
 __all__ = ["GrammarTrigger", "ReasoningConfig"]
 
@@ -29,12 +29,9 @@ class ReasoningConfig(msgspec.Struct, frozen=True, kw_only=True):
     begins_inside: Annotated[bool, "True if the prompt ends inside of reasoning"] = False
     budget: Annotated[
         int | None,
-        FieldMeta(
-            "maximum tokens of one section of reasoning; 0 ends it immediately, None is no limit. When it is used up, at a "
-            "character boundary, `message` and the first of `ends` are appended, token by token as if they had been sampled",
-            0,
-            2**32 - 1,
-        ),
+        "maximum tokens of one section of reasoning; 0 ends it immediately, None is no limit. When it is used up, at a "
+        "character boundary, `message` and the first of `ends` are appended, token by token as if they had been sampled",
+        Range(0, 2**32 - 1),
     ] = None
     message: Annotated[str, "text appended before the end marker when the budget is used up, at most 16,384 bytes"] = ""
 

@@ -5,7 +5,7 @@ from typing import Annotated, TypedDict
 
 from msgspec.structs import force_setattr
 
-from weft.fields.meta import FieldMeta, described
+from weft.fields.meta import Range, described
 from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import JsonSchema, schema_text
 from weft.sampling_fields import Sampling
@@ -22,17 +22,15 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
 
     max_tokens: Annotated[
         int | None,
-        FieldMeta("maximum tokens of one completion; None is the rest of the context, 0 only computes the prompt", 0, 2**32 - 1),
+        "maximum tokens of one completion; None is the rest of the context, 0 only computes the prompt",
+        Range(0, 2**32 - 1),
     ] = None
     stop: Annotated[str | Sequence[str], "stop string, or several; the text ends before it"] = ()
     seed: Annotated[
         int | None,
-        FieldMeta(
-            "seed: branch `i` uses a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random seed, "
-            "reported by `Stream.seed`",
-            0,
-            2**32 - 1,
-        ),
+        "seed: branch `i` uses a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random seed, "
+        "reported by `Stream.seed`",
+        Range(0, 2**32 - 1),
     ] = None
     penalty_prompt: Annotated[
         Sequence[int] | None,
@@ -40,11 +38,8 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
     ] = None
     logprobs: Annotated[
         int | None,
-        FieldMeta(
-            "number of top logprobs to report with each token's own, 0 to 1,000; 0 reports only that of the token, None none",
-            0,
-            1_000,
-        ),
+        "number of top logprobs to report with each token's own, 0 to 1,000; 0 reports only that of the token, None none",
+        Range(0, 1_000),
     ] = None
     post_sampling_probs: Annotated[bool, "report probabilities after the samplers, not those of the model"] = False
     grammar: Annotated[str | None, "GBNF grammar that every completion must match, starting at the rule `root`"] = None
@@ -70,8 +65,7 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
     ] = ()
     reasoning: Annotated[ReasoningConfig | None, "markers and budget of reasoning; None treats reasoning like other text"] = None
     context_shift: Annotated[
-        bool,
-        "when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending",
+        bool, "when the context is full, drop tokens from the middle, compute the rest again and continue, instead of ending"
     ] = False
     n_keep: Annotated[
         int | None,
@@ -79,20 +73,16 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         "of a context; None keeps the whole prompt",
     ] = 0
     n_discard: Annotated[
-        int, FieldMeta("number of tokens that a context shift drops; 0 is half of those after n_keep", 0, 2**32 - 1)
+        int, "number of tokens that a context shift drops; 0 is half of those after n_keep", Range(0, 2**32 - 1)
     ] = 0
     max_predict_ms: Annotated[
-        float | None,
-        FieldMeta("ends a completion at the first newline more than this many milliseconds after its first token", 0),
+        float | None, "ends a completion at the first newline more than this many milliseconds after its first token", Range(0)
     ] = None
     n_indent: Annotated[
         int,
-        FieldMeta(
-            "ends a completion at a line, after its first, that is indented by fewer spaces and tabs than this; 0 disables it. "
-            "As in llama-server, an empty line ends it too, and the text ends with the indentation",
-            0,
-            2**32 - 1,
-        ),
+        "ends a completion at a line, after its first, that is indented by fewer spaces and tabs than this; 0 disables it. "
+        "As in llama-server, an empty line ends it too, and the text ends with the indentation",
+        Range(0, 2**32 - 1),
     ] = 0
 
     def __post_init__(self) -> None:
