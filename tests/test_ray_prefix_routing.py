@@ -172,28 +172,28 @@ def test_a_replica_that_is_gone_is_not_named(router: Router) -> None:
     router.sent("gone", TEXT, now=NOW)
     assert router.choose(TEXT, [replica("gone", TEXT), replica("left")], now=NOW) == ["gone", "left"]
     assert router.choose(TEXT, [replica("left"), replica("new")], now=NOW)[0] in {"left", "new"}
-    assert "gone" not in router.choose(TEXT, [replica("left")], now=NOW, sticky="a key")
+    assert "gone" not in router.choose(TEXT, [replica("left")], now=NOW)
 
 
-def test_a_key_stays_with_its_replica_and_moves_only_where_that_goes() -> None:
+def test_a_new_text_has_one_replica_among_equals_and_moves_only_where_that_goes() -> None:
     names = [f"replica {nth}" for nth in range(10)]
-    keys = [f"key {nth}" for nth in range(500)]
+    texts = range(500)
 
-    def owners(names: Sequence[str]) -> dict[str, str]:
+    def owners(names: Sequence[str]) -> dict[int, str]:
         candidates = [replica(name) for name in names]
-        return {key: Router().choose(TEXT, candidates, now=NOW, sticky=key)[0] for key in keys}
+        return {nth: Router().choose([nth] * BLOCK, candidates, now=NOW)[0] for nth in texts}
 
     before, after = owners(names), owners([name for name in names if name != "replica 3"])
-    assert {key for key in keys if before[key] != after[key]} == {key for key in keys if before[key] == "replica 3"}
+    assert {nth for nth in texts if before[nth] != after[nth]} == {nth for nth in texts if before[nth] == "replica 3"}
     assert all(20 < n < 90 for n in Counter(before.values()).values()), "each has about a tenth"
     assert owners(names[::-1]) == before
 
 
-def test_a_key_leaves_a_replica_that_is_far_busier_for_the_next(router: Router) -> None:
+def test_a_new_text_leaves_a_replica_that_is_far_busier_for_the_next(router: Router) -> None:
     names = "abcd"
-    ranked = router.choose(TEXT, [replica(name) for name in names], now=NOW, sticky="key")
+    ranked = router.choose(TEXT, [replica(name) for name in names], now=NOW)
     busy = [replica(name, n_ongoing=100 * (name == ranked[0])) for name in names]
-    assert router.choose(TEXT, busy, now=NOW, sticky="key") == [*ranked[1:], ranked[0]]
+    assert router.choose(TEXT, busy, now=NOW) == [*ranked[1:], ranked[0]]
 
 
 def test_texts_of_another_key_are_others(router: Router) -> None:

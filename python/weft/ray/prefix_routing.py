@@ -180,13 +180,7 @@ class Router:
         self._typical = float(BLOCK)
 
     def choose(
-        self,
-        tokens: Sequence[int] | None,
-        candidates: Sequence[Candidate],
-        *,
-        now: float,
-        sticky: str | None = None,
-        salt: bytes | None = None,
+        self, tokens: Sequence[int] | None, candidates: Sequence[Candidate], *, now: float, salt: bytes | None = None
     ) -> list[str]:
         """Returns the ids of the candidates, the best first.
 
@@ -194,19 +188,14 @@ class Router:
             tokens: Prompt; `None` if it is unknown.
             candidates: Available replicas, without duplicates.
             now: Seconds since the epoch, as in the digests.
-            sticky: Key whose requests all go to one replica, while that exists and is not far busier than others.
             salt: Key of this prompt's hashes; `None` is the router's default.
         """
-        known_text = tokens if tokens and sticky is None else ()
-        text = _text(known_text, self._salt if salt is None else salt)
+        text = _text(tokens or (), self._salt if salt is None else salt)
         estimates = [self._estimate(candidate, text, now) for candidate in candidates]
         if not estimates:
             return []
         least_busy = min(estimates, key=_Estimate.busy)
         passed_over = {estimate.replica_id for estimate in estimates if _is_far_busier(estimate, least_busy)}
-        if sticky is not None:
-            names = [estimate.replica_id for estimate in estimates]
-            return sorted(names, key=lambda name: (name in passed_over, -_weight(sticky, name)))
         self._random.shuffle(estimates)
         if not tokens:
             open_to_all = [estimate for estimate in estimates if estimate.replica_id not in passed_over]
