@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from weft import EmbeddingStats, Histogram, MediaStats, SpeculationStats, Stats
+from weft import Histogram, Stats
 from weft.server.executor import Purpose
 from weft.server.inference.usage_counters import UsageCounters
 from weft.server.service import Service
@@ -70,19 +70,21 @@ def collect(service: Service) -> list[Metric]:
 def of_engine(service: Service) -> list[Metric]:
     """Returns the engine's metrics as of its last step. Counters continue from before the model was unloaded."""
     engine = service.engine
-    stats = engine.stats()
+    stats, embeddings, media = engine.stats(), engine.embedding_stats(), engine.model.media_stats()
     values: Values = {
-        **_llamacpp_metrics(stats),
-        **_histograms(stats),
-        **_prompts(stats),
-        **_speculation(stats.speculation),
-        "weft:adapter_changes_total": stats.n_adapter_changes,
+        **_of_steps(stats),
+        **_of_cache(stats),
         "weft:adapter_bytes": sum(each.n_bytes for each in engine.adapters),
-        **_device_cache(stats),
-        **_host_cache(stats),
-        "weft:step_seconds_total": {stage: getattr(stats.times, stage).total_seconds() for stage in STAGES},
-        **_embeddings(engine.embedding_stats()),
-        **_media(engine.model.media_stats(), service.executor.size(Purpose.MEDIA)),
+        "weft:embedding_texts_total": embeddings.n_texts,
+        "weft:embedding_tokens_total": {"computed": embeddings.n_computed, "shared": embeddings.n_tokens - embeddings.n_computed},
+        "weft:embedding_batches_total": embeddings.n_batches,
+        "weft:embedding_tokens_waiting": embeddings.n_waiting,
+        "weft:embedding_context_bytes": embeddings.n_bytes,
+        "weft:media_total": {"encoded": media.n_encoded, "cached": media.n_reused},
+        "weft:media_encode_seconds_total": media.encode_s,
+        "weft:media_bytes": media.n_kept_bytes,
+        "weft:media_waiting_bytes": service.executor.size(Purpose.MEDIA) + media.n_waiting_bytes,
+        "weft:projector_bytes": media.n_projector_bytes,
     }
     metrics = _metrics(values)
     before = service.previous_snapshot(of_engine)
@@ -128,7 +130,10 @@ def _continued(now: Metric, before: Metric) -> Metric:
     return total
 
 
-def _llamacpp_metrics(stats: Stats) -> Values:
+def _of_steps(stats: Stats) -> Values:
+    """Returns the metrics of requests, branches and steps. The histograms are in vLLM's buckets and under its names."""
+    branches, histograms, speculation = stats.branches, stats.histograms, stats.speculation
+    drafts = speculation.sources
     return {
         "llamacpp:prompt_tokens_total": stats.n_computed,
         "llamacpp:prompt_tokens_cached_total": stats.n_cached,
@@ -137,21 +142,56 @@ def _llamacpp_metrics(stats: Stats) -> Values:
         "llamacpp:n_busy_slots_per_decode": stats.n_busy / max(stats.n_decodes, 1),
         "llamacpp:requests_processing": sum(slot.is_processing for slot in stats.slots),
         "llamacpp:requests_deferred": stats.n_waiting,
-        "llamacpp:kv_cache_usage_ratio": stats.n_cells_used / stats.n_cells,
-        "llamacpp:kv_cache_tokens": stats.n_cells_used,
+        "weft:time_to_first_token_seconds": histograms.time_to_first_token,
+        "weft:inter_token_latency_seconds": histograms.inter_token_latency,
+        "weft:request_queue_time_seconds": histograms.queue_time,
+        "weft:e2e_request_latency_seconds": histograms.end_to_end_latency,
+        "weft:request_prompt_tokens": histograms.prompt_tokens,
+        "weft:request_generation_tokens": histograms.generation_tokens,
+        "weft:prompt_tokens_total": {
+            "computed": stats.n_computed,
+            "device_cache": stats.n_cached - stats.n_reloaded - stats.n_awaited,
+            "host_cache": stats.n_reloaded,
+            "awaited": stats.n_awaited,
+        },
+        "weft:branches_started_total": branches.n_started,
+        "weft:branches_forked_total": branches.n_forked,
+        "weft:branches_cancelled_total": branches.n_cancelled,
+        "weft:branch_tokens_computed_total": branches.n_computed,
+        "weft:branch_tokens_shared_total": branches.n_shared,
+        "weft:preemptions_total": stats.n_preempted,
+        "llamacpp:spec_decode_num_drafts_total": sum(each.n_drafts for each in drafts.values()),
+        "llamacpp:spec_decode_num_draft_tokens_total": sum(each.n_drafted for each in drafts.values()),
+        "llamacpp:spec_decode_num_accepted_tokens_total": sum(each.n_accepted for each in drafts.values()),
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": {str(at): n for at, n in enumerate(speculation.n_accepted_at)},
+        "weft:draft_tokens_total": {source: each.n_drafted for source, each in drafts.items()},
+        "weft:draft_tokens_accepted_total": {source: each.n_accepted for source, each in drafts.items()},
+        "weft:adapter_changes_total": stats.n_adapter_changes,
+        "weft:step_seconds_total": {stage: getattr(stats.times, stage).total_seconds() for stage in STAGES},
     }
 
 
-def _histograms(stats: Stats) -> Values:
-    """Returns distributions of branches, in vLLM's buckets and under its names."""
-    of = stats.histograms
+def _of_cache(stats: Stats) -> Values:
+    """Returns the metrics of the device cache and the host cache."""
+    cache = stats.host_cache
     return {
-        "weft:time_to_first_token_seconds": of.time_to_first_token,
-        "weft:inter_token_latency_seconds": of.inter_token_latency,
-        "weft:request_queue_time_seconds": of.queue_time,
-        "weft:e2e_request_latency_seconds": of.end_to_end_latency,
-        "weft:request_prompt_tokens": of.prompt_tokens,
-        "weft:request_generation_tokens": of.generation_tokens,
+        "llamacpp:kv_cache_usage_ratio": stats.n_cells_used / stats.n_cells,
+        "llamacpp:kv_cache_tokens": stats.n_cells_used,
+        "weft:cells": stats.n_cells,
+        "weft:cells_used": stats.n_cells_used,
+        "weft:cells_idle": stats.n_cells_idle,
+        "weft:cells_reached": stats.n_cells_reached,
+        "weft:sequence_ids": stats.n_ids,
+        "weft:sequence_ids_used": stats.n_ids_used,
+        "weft:pinned_prefixes": stats.n_pinned,
+        "weft:pinned_bytes": stats.n_pinned_bytes,
+        "weft:host_cache_bytes": cache.n_bytes,
+        "weft:host_cache_limit_bytes": float("inf") if cache.max_bytes is None else cache.max_bytes,
+        "weft:host_cache_entries": cache.n_entries,
+        "weft:tokens_offloaded_total": cache.n_offloaded,
+        "weft:tokens_reloaded_total": cache.n_reloaded,
+        "weft:tokens_evicted_total": cache.n_evicted,
+        "weft:tokens_relocated_total": cache.n_relocated,
     }
 
 
@@ -166,79 +206,3 @@ def of_branches(usage_counters: UsageCounters) -> list[Metric]:
         "weft:malformed_tool_calls_total": usage_counters.n_malformed_calls,
     }
     return _metrics(values)
-
-
-def _prompts(stats: Stats) -> Values:
-    branches = stats.branches
-    return {
-        "weft:prompt_tokens_total": {
-            "computed": stats.n_computed,
-            "device_cache": stats.n_cached - stats.n_reloaded - stats.n_awaited,
-            "host_cache": stats.n_reloaded,
-            "awaited": stats.n_awaited,
-        },
-        "weft:branches_started_total": branches.n_started,
-        "weft:branches_forked_total": branches.n_forked,
-        "weft:branches_cancelled_total": branches.n_cancelled,
-        "weft:branch_tokens_computed_total": branches.n_computed,
-        "weft:branch_tokens_shared_total": branches.n_shared,
-        "weft:preemptions_total": stats.n_preempted,
-    }
-
-
-def _speculation(stats: SpeculationStats) -> Values:
-    sources, drafts = stats.sources, stats.sources.values()
-    return {
-        "llamacpp:spec_decode_num_drafts_total": sum(each.n_drafts for each in drafts),
-        "llamacpp:spec_decode_num_draft_tokens_total": sum(each.n_drafted for each in drafts),
-        "llamacpp:spec_decode_num_accepted_tokens_total": sum(each.n_accepted for each in drafts),
-        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": {str(at): n for at, n in enumerate(stats.n_accepted_at)},
-        "weft:draft_tokens_total": {source: each.n_drafted for source, each in sources.items()},
-        "weft:draft_tokens_accepted_total": {source: each.n_accepted for source, each in sources.items()},
-    }
-
-
-def _device_cache(stats: Stats) -> Values:
-    return {
-        "weft:cells": stats.n_cells,
-        "weft:cells_used": stats.n_cells_used,
-        "weft:cells_idle": stats.n_cells_idle,
-        "weft:cells_reached": stats.n_cells_reached,
-        "weft:sequence_ids": stats.n_ids,
-        "weft:sequence_ids_used": stats.n_ids_used,
-        "weft:pinned_prefixes": stats.n_pinned,
-        "weft:pinned_bytes": stats.n_pinned_bytes,
-    }
-
-
-def _host_cache(stats: Stats) -> Values:
-    cache = stats.host_cache
-    return {
-        "weft:host_cache_bytes": cache.n_bytes,
-        "weft:host_cache_limit_bytes": float("inf") if cache.max_bytes is None else cache.max_bytes,
-        "weft:host_cache_entries": cache.n_entries,
-        "weft:tokens_offloaded_total": cache.n_offloaded,
-        "weft:tokens_reloaded_total": cache.n_reloaded,
-        "weft:tokens_evicted_total": cache.n_evicted,
-        "weft:tokens_relocated_total": cache.n_relocated,
-    }
-
-
-def _embeddings(stats: EmbeddingStats) -> Values:
-    return {
-        "weft:embedding_texts_total": stats.n_texts,
-        "weft:embedding_tokens_total": {"computed": stats.n_computed, "shared": stats.n_tokens - stats.n_computed},
-        "weft:embedding_batches_total": stats.n_batches,
-        "weft:embedding_tokens_waiting": stats.n_waiting,
-        "weft:embedding_context_bytes": stats.n_bytes,
-    }
-
-
-def _media(media: MediaStats, n_files_bytes: int) -> Values:
-    return {
-        "weft:media_total": {"encoded": media.n_encoded, "cached": media.n_reused},
-        "weft:media_encode_seconds_total": media.encode_s,
-        "weft:media_bytes": media.n_kept_bytes,
-        "weft:media_waiting_bytes": n_files_bytes + media.n_waiting_bytes,
-        "weft:projector_bytes": media.n_projector_bytes,
-    }
