@@ -13,6 +13,7 @@ from weft.completion import Completion
 from weft.errors import InvalidRequestError, QueueFullError
 from weft.events import Logprob, Usage
 from weft.fields.meta import described
+from weft.fields.validation import check_range
 from weft.request import Request
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ async def scores(
         InvalidRequestError: A prompt or a continuation has no tokens, or `top_logprobs` is out of range.
         WeftError: Any error of a request.
     """
-    if not 0 <= top_logprobs <= MAX_PROBS:
-        raise InvalidRequestError("top_logprobs", f"top_logprobs is {top_logprobs}; it must be 0 to {MAX_PROBS}")
+    check_range("top_logprobs", top_logprobs, 0, MAX_PROBS)
     _check(tasks, engine.model.n_vocab)
     requests = _requests(tasks, msgspec.structs.replace(template, max_tokens=0, n=1, prompt_logprobs=max(top_logprobs, 1)))
     made = [score async for score in _scores_in_order(engine, requests, top_logprobs)]

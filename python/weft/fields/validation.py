@@ -1,14 +1,35 @@
-"""msgspec's validation errors with field paths such as `messages[2].content` and JSON's names of types."""
+"""Validation of fields: bounds, and msgspec's errors with paths such as `messages[2].content` and JSON's names of types."""
 
+import math
 import re
 
 import msgspec
+
+from weft.errors import InvalidRequestError
 
 _PLACE = re.compile(r"(?P<message>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
 
 _TYPE_LIST = re.compile(r"`(?:int|float|bool|str|array|object|null)(?: \| (?:int|float|bool|str|array|object|null))*`")
+
+
+def check_range(name: str, value: float | None, low: float, high: float = math.inf, *, param: str | None = None) -> None:
+    """Refuses a number that is out of range. None passes.
+
+    Args:
+        name: Name or path of the field.
+        value: Its value.
+        low: Inclusive minimum.
+        high: Inclusive maximum.
+        param: Field that the error names, if it is not `name`.
+
+    Raises:
+        InvalidRequestError: The value is out of range.
+    """
+    if value is not None and not low <= value <= high:
+        bounds = f"{low} or more" if high == math.inf else f"{low} to {high}"
+        raise InvalidRequestError(param or name, f"{name} is {value}; it must be {bounds}")
 
 
 def message_with_path(error: msgspec.ValidationError, place: str) -> str:

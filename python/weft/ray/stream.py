@@ -12,8 +12,9 @@ from typing import NoReturn
 import msgspec
 
 from weft._native import Model
-from weft.errors import EngineStoppedError, InvalidRequestError, NotSupportedError, SlowConsumerError, WeftError
+from weft.errors import EngineStoppedError, NotSupportedError, SlowConsumerError, WeftError
 from weft.events import CacheExplanation, Event, Finished, Token
+from weft.fields.validation import check_range
 from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
 from weft.ray.messages import Accepted, Call, received, unpacked
@@ -247,7 +248,7 @@ class RemoteStream:
         Raises:
             InvalidRequestError: `index` is not a branch number.
         """
-        _check(index)
+        check_range("index", index, 0)
         asyncio.run_coroutine_threadsafe(self.feed.cancel(index), self.loop)
 
     async def fork(self, index: int, **options: object) -> NoReturn:  # noqa: ARG002 (as of `Stream`)
@@ -265,7 +266,7 @@ class RemoteStream:
         Raises:
             InvalidRequestError: `index` is not a branch number.
         """
-        _check(index)
+        check_range("index", index, 0)
         return "", 0
 
     def forked_at(self, index: int) -> tuple[int, int] | None:
@@ -274,7 +275,7 @@ class RemoteStream:
         Raises:
             InvalidRequestError: `index` is not a branch number.
         """
-        _check(index)
+        check_range("index", index, 0)
         return None
 
     def close(self) -> None:
@@ -284,11 +285,6 @@ class RemoteStream:
     async def aclose(self) -> None:
         """Does the same as `close`."""
         self.close()
-
-
-def _check(index: int) -> None:
-    if index < 0:
-        raise InvalidRequestError("index", f"index is {index}; it must be 0 or more")
 
 
 def _numbered(event: Event, n_before: int) -> Event:

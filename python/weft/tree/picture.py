@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 from weft.drawing import dot, svg
 from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look
 from weft.errors import InvalidRequestError
+from weft.fields.validation import check_range
 from weft.tree.node import Node
 
 Format: TypeAlias = Literal["svg", "dot"]
@@ -24,8 +25,7 @@ def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
     """
     if name not in FORMATS:
         raise InvalidRequestError("format", f"there is no format of this name: {name!r}; it must be svg or dot")
-    if not 1 <= limit <= MAX_DRAWN:
-        raise InvalidRequestError("limit", f"limit is {limit}; it must be 1 to {MAX_DRAWN}")
+    check_range("limit", limit, 1, MAX_DRAWN)
     # Sorted by depth, so that nodes far from the root are left out.
     drawn = sorted(nodes, key=lambda node: (node.depth, node.id))[:limit]
     places = {node.id: place for place, node in enumerate(drawn)}

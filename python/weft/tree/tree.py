@@ -12,6 +12,7 @@ from weft._native import Model
 from weft.drawing.figure import DEFAULT_DRAWN
 from weft.engine import Engine
 from weft.errors import InvalidRequestError, TreeFullError
+from weft.fields.validation import check_range
 from weft.tree import saved
 from weft.tree.node import Node
 from weft.tree.nodes import Nodes
@@ -68,9 +69,8 @@ class Tree:
         self, engine: Engine, contents: Sequence[tuple[int, int | None, Piece]], max_nodes: int, max_bytes: int
     ) -> None:
         """Creates the initial nodes, the root first: the id of each, of its parent, and its content."""
-        for name, bound in {"max_nodes": max_nodes, "max_bytes": max_bytes}.items():
-            if bound < 1:
-                raise InvalidRequestError(name, f"{name} is {bound}; it must be 1 or more")
+        check_range("max_nodes", max_nodes, 1)
+        check_range("max_bytes", max_bytes, 1)
         self._nodes = Nodes(engine, max_nodes=max_nodes, max_bytes=max_bytes)
         known: dict[int, Node] = {}
         for node_id, parent, piece in contents:

@@ -10,6 +10,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
+from weft.fields.validation import check_range
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.inference.submission import renamed
 from weft.server.request_fields import neutral
@@ -179,8 +180,7 @@ def _writing(data: CountTokens) -> dict[str, Any]:
     """Returns the fields for generating, or none if the body only counts tokens."""
     if not isinstance(data, CreateMessage):
         return {}
-    if data.max_tokens is not None and data.max_tokens < 0:
-        raise InvalidRequestError("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
+    check_range("max_tokens", data.max_tokens, 0)
     return {
         **{name: getattr(data, name) for name in _SHARED_FIELDS},
         "n": 1,

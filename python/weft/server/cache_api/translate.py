@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from weft import CachedNode, InvalidRequestError, Prefix, Stats
+from weft.fields.validation import check_range
 from weft.server.cache_api import schemas
 from weft.server.inference.submission import Piece
 from weft.server.model.pins import Pinned
@@ -43,8 +44,7 @@ def pieces(data: schemas.PinBody) -> Sequence[Piece]:
 def limit(given: int | None) -> int:
     """Returns the number of nodes to list. 0 returns counts only."""
     n = DEFAULT_LIMIT if given is None else given
-    if not 0 <= n <= MAX_LIMIT:
-        raise InvalidRequestError("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
+    check_range("limit", n, 0, MAX_LIMIT)
     return n
 
 

@@ -8,6 +8,7 @@ from litestar.params import FromQuery, JSONBody
 
 from weft import Event, Finished, InvalidRequestError, Token
 from weft.fields.excerpt import excerpt
+from weft.fields.validation import check_range
 from weft.server.api import Api
 from weft.server.compat.prompt_files import restore_or_save
 from weft.server.context import ServiceDependency
@@ -50,10 +51,8 @@ def submission(data: StreamBody, settings: Settings) -> Submission:
     """Returns the submission of a body."""
     if data.prompt is None:
         raise InvalidRequestError("prompt", "a prompt must be given")
-    if data.n_batch is not None and data.n_batch < 1:
-        raise InvalidRequestError("n_batch", f"n_batch is {data.n_batch}; it must be at least 1")
-    if data.num_predict is not None and data.num_predict < 0:
-        raise InvalidRequestError("num_predict", f"num_predict is {data.num_predict}; it must be 0 or more")
+    check_range("n_batch", data.n_batch, 1)
+    check_range("num_predict", data.num_predict, 0)
     if not 0 <= data.cache <= MAX_CACHE_ID:
         raise InvalidRequestError("cache", f"cache is {data.cache}; it must be a positive integer, or 0 for no file")
     fields: dict[str, Any] = {

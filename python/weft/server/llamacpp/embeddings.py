@@ -6,6 +6,7 @@ import msgspec
 
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
+from weft.fields.validation import check_range
 from weft.server.inference.embedding import Encoder
 from weft.server.inference.submission import SentPrompt
 from weft.server.llamacpp import schemas
@@ -51,8 +52,7 @@ def texts_to_rank(data: schemas.RerankBody) -> tuple[str, str, list[str]]:
     name, given = ("documents", data.documents) if data.texts is None else ("texts", data.texts)
     if not given:
         raise InvalidRequestError(name, "documents must be given, as a list of one string or more")
-    if data.top_n is not None and data.top_n < 0:
-        raise InvalidRequestError("top_n", f"top_n is {data.top_n}; it must be 0 or more")
+    check_range("top_n", data.top_n, 0)
     return data.query, name, [one.text if isinstance(one, schemas.Document) else one for one in given]
 
 

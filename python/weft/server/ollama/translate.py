@@ -11,6 +11,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.fields.excerpt import excerpt
+from weft.fields.validation import check_range
 from weft.server.inference.submission import renamed
 from weft.server.media.files import MediaPrompt
 from weft.server.ollama import schemas
@@ -131,8 +132,8 @@ def _parse(data: schemas.GenerationFields, n_ctx: int, **fields: Any) -> ParsedR
 
 def check_embedding(data: schemas.EmbedBody | schemas.EmbeddingsBody, n_ctx: int) -> None:
     """Refuses invalid or unsupported options of embedding requests."""
-    if isinstance(data, schemas.EmbedBody) and data.dimensions is not None and data.dimensions < 0:
-        raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
+    if isinstance(data, schemas.EmbedBody):
+        check_range("dimensions", data.dimensions, 0)
     _check_options(data.options or schemas.Options(), n_ctx)
 
 
@@ -142,16 +143,13 @@ def _check_options(options: schemas.Options, n_ctx: int) -> None:
     if options.num_ctx is not None and options.num_ctx > n_ctx:
         message = f"options.num_ctx is {options.num_ctx}; a completion has {n_ctx} tokens of context here"
         raise InvalidRequestError("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
-    if options.num_batch is not None and options.num_batch < 1:
-        raise InvalidRequestError("options", f"options.num_batch is {options.num_batch}; it must be 1 or more")
+    check_range("options.num_batch", options.num_batch, 1, param="options")
 
 
 def _written(options: schemas.Options) -> dict[str, Any]:
     fields = {name: getattr(options, name) for name in _OPTIONS}
-    limit = options.n_predict
-    if limit is not None and limit < _UNTIL_CONTEXT_IS_FULL:
-        raise InvalidRequestError("options", f"options.num_predict is {limit}; it must be {_UNTIL_CONTEXT_IS_FULL} or more")
-    if limit == _UNTIL_CONTEXT_IS_FULL:
+    check_range("options.num_predict", options.n_predict, _UNTIL_CONTEXT_IS_FULL, param="options")
+    if options.n_predict == _UNTIL_CONTEXT_IS_FULL:
         fields["n_predict"] = -1
     return fields
 

@@ -8,6 +8,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft._native import CompactEmbeddings
 from weft.fields.excerpt import excerpt
+from weft.fields.validation import check_range
 from weft.server.inference.submission import SentPrompt
 from weft.server.openai.schemas import CreateEmbedding
 from weft.server.request_fields import adapters, prompts
@@ -22,8 +23,7 @@ def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     if data.encoding_format not in (None, "float", "base64"):
         message = f"encoding_format is {excerpt(data.encoding_format)}; it must be float or base64"
         raise InvalidRequestError("encoding_format", message)
-    if data.dimensions is not None and data.dimensions < 1:
-        raise InvalidRequestError("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
+    check_range("dimensions", data.dimensions, 1)
     return prompts.texts("input", data.input)
 
 

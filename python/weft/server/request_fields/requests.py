@@ -8,6 +8,7 @@ import msgspec
 
 from weft import InvalidRequestError, Request
 from weft.config import MAX_DRAFT
+from weft.fields.validation import check_range
 from weft.request.internal import InternalRequest
 from weft.sampling_fields import parameter_meta
 from weft.server.inference.submission import BranchSubmission, Submission, each_branch
@@ -61,8 +62,7 @@ def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
 
 def check_top_logprobs(n: int | None) -> None:
     """Refuses an invalid number of top logprobs in a chat."""
-    if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    check_range("top_logprobs", n, 0, MAX_TOP_LOGPROBS)
 
 
 def n_completions(body: CompletionFields, settings: Settings) -> int:
@@ -190,7 +190,7 @@ def _limit(body: CompletionFields, settings: Settings) -> int | None:
     name, limit = first_given(body, *_LIMIT)
     if limit is None:
         return settings.n_predict
-    _at_least(-1, name, limit)
+    check_range(name, limit, -1)
     return None if limit == -1 else min(limit, MAX_LIMIT)
 
 
@@ -212,7 +212,7 @@ def _breakers(body: CompletionFields, settings: Settings) -> Sequence[str]:
 def _n_keep(body: CompletionFields, settings: Settings) -> int | None:
     if body.n_keep is None:
         return _default(settings, "n_keep")  # type: ignore[no-any-return]
-    _at_least(-1, "n_keep", body.n_keep)
+    check_range("n_keep", body.n_keep, -1)
     return None if body.n_keep == -1 else min(body.n_keep, MAX_LIMIT)
 
 
@@ -227,8 +227,3 @@ def _max_draft(body: CompletionFields) -> int | None:
     if body.speculative_type == "none":
         return 0
     return None if body.speculative_n_max is None or body.speculative_n_max < 0 else min(body.speculative_n_max, MAX_DRAFT)
-
-
-def _at_least(low: int, name: str, value: int) -> None:
-    if value < low:
-        raise InvalidRequestError(name, f"{name} is {value}; it must be {low} or more")

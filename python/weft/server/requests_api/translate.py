@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from weft import CacheExplanation, InvalidRequestError, Slot
+from weft.fields.validation import check_range
 from weft.request.branches import FORK_FIELDS
 from weft.server.inference.generation import Generation
 from weft.server.inference.submission import ForkSubmission
@@ -35,8 +36,7 @@ def report(generation: Generation, service: Service, listed: Sequence[Slot], *, 
     Raises:
         InvalidRequestError: `first` is negative.
     """
-    if first < 0:
-        raise InvalidRequestError("first", f"first is {first}; it must be 0 or more")
+    check_range("first", first, 0)
     slots = _slots(listed)
     branches = Branches(generation, service.engine, service.model_name)
     last = min(first + MAX_REPORTED, n_branches(generation))

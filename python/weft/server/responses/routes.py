@@ -9,6 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequestError
 from weft.fields.excerpt import excerpt, truncate
+from weft.fields.validation import check_range
 from weft.server.api import Api, provided
 from weft.server.context import CallerDependency
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
@@ -43,8 +44,7 @@ def page(after: FromQuery[str | None] = None, limit: FromQuery[int] = 20, order:
     """Returns the pagination of a query."""
     if order not in ("asc", "desc"):
         raise InvalidRequestError("order", f"order is {excerpt(order)}; it must be 'asc' or 'desc'")
-    if not 1 <= limit <= MAX_LISTED:
-        raise InvalidRequestError("limit", f"limit is {limit}; it must be 1 to {MAX_LISTED}")
+    check_range("limit", limit, 1, MAX_LISTED)
     return Page(after, limit, order)
 
 

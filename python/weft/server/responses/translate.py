@@ -9,6 +9,7 @@ import msgspec
 from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
 from weft.fields.excerpt import excerpt, truncate
+from weft.fields.validation import check_range
 from weft.server.request_fields import neutral, requests
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
@@ -72,6 +73,8 @@ def check(data: schemas.ResponseFields) -> None:
         raise InvalidRequestError("truncation", f"truncation is {excerpt(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
         raise InvalidRequestError("conversation", "conversation cannot stand beside previous_response_id; give one of them")
+    if isinstance(data, schemas.GenerationFields):
+        check_range("max_output_tokens", data.max_output_tokens, 1)
     if isinstance(data, schemas.CreateResponse):
         _check_response(data)
 
@@ -82,8 +85,7 @@ def _check_response(data: schemas.CreateResponse) -> None:
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
         raise InvalidRequestError("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
-    if data.max_tool_calls is not None and data.max_tool_calls < 1:
-        raise InvalidRequestError("max_tool_calls", f"max_tool_calls is {data.max_tool_calls}; it must be 1 or more")
+    check_range("max_tool_calls", data.max_tool_calls, 1)
     if data.background and data.store is False:
         raise InvalidRequestError("background", "a response in the background must be kept; leave store out")
     check_metadata(data.metadata)
@@ -151,7 +153,7 @@ def chat(data: schemas.ResponseFields, messages: Sequence[ChatMessage]) -> ChatF
         response_format=_format(data),
     )
     if isinstance(data, schemas.CreateResponse):
-        fields.max_completion_tokens = _limit(data.max_output_tokens)
+        fields.max_completion_tokens = data.max_output_tokens
         if LOGPROBS in (data.include or ()):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # Progress events show when a queued response has started.
@@ -165,7 +167,7 @@ def compaction(data: schemas.CompactBody, fields: ChatFields) -> ChatFields:
     return msgspec.structs.replace(
         fields,
         messages=[*(fields.messages or ()), ChatMessage(role="user", content=_COMPACT)],
-        max_completion_tokens=_limit(data.max_output_tokens),
+        max_completion_tokens=data.max_output_tokens,
         # The functions stay in the prompt, which is cached; the summary must not call any.
         tool_choice=None if fields.tools is None else "none",
     )
@@ -182,12 +184,6 @@ def without(fields: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFie
     """Returns the chat without its oldest turns; leading system messages remain."""
     messages = fields.messages or []
     return msgspec.structs.replace(fields, messages=[*messages[: begins[0]], *messages[begins[n_oldest] :]])
-
-
-def _limit(given: int | None) -> int | None:
-    if given is not None and given < 1:
-        raise InvalidRequestError("max_output_tokens", f"max_output_tokens is {given}; it must be 1 or more")
-    return given
 
 
 def _tools(tool: dict[str, Any], location: str) -> list[dict[str, Any]]:

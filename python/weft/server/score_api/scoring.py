@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from weft import InvalidRequestError, Logprob, Score, ScoredToken
+from weft.fields.validation import check_range
 from weft.request.internal import InternalRequest
 from weft.scoring import MAX_PROBS, continuation_tokens, scores
 from weft.server.auth import current_owner
@@ -51,8 +52,7 @@ def _tasks(data: schemas.ScoreBody) -> list[Task]:
 def _n_probs(data: schemas.ScoreBody) -> int:
     """Returns the number of top logprobs to report for each token."""
     n = data.n_probs or 0
-    if not 0 <= n <= MAX_PROBS:
-        raise InvalidRequestError("n_probs", f"n_probs is {n}; it must be 0 to {MAX_PROBS}")
+    check_range("n_probs", n, 0, MAX_PROBS)
     return n
 
 
