@@ -21,8 +21,8 @@ COPIES: list[Path] = []
 
 
 def copy_package(folder: Path) -> None:
-    """Copies the package into `folder`, without the compiled module and its loader: with them, griffe does not read the stub."""
-    ignored = shutil.ignore_patterns("_native.py", "*.so", "*.gguf", "__pycache__")
+    """Copies the package into `folder`, without the compiled module and modules made at import: griffe reads their stubs."""
+    ignored = shutil.ignore_patterns("_native.py", "engine_options.py", "sampling_options.py", "*.so", "*.gguf", "__pycache__")
     shutil.copytree(ROOT / "python" / "weft", folder / "weft", ignore=ignored, dirs_exist_ok=True)
 
 

@@ -294,6 +294,7 @@ TOP_MODULES = {
     "demo": "the model that ships with the package",
     "embedding": "vectors and rankings",
     "engine": "what all of it is asked of",
+    "engine_options": "the keywords that start an engine",
     "errors": "what goes wrong",
     "events": "what a stream tells",
     "infill": "a text between two texts",

@@ -4,6 +4,7 @@ import ast
 import inspect
 import os
 import pydoc
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,11 @@ import pytest
 
 import weft
 from weft import EngineConfig, Request, RequestOptions, _native, completion, config, engine, errors, events, prefix, request
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 from weft.fields.meta import field_meta
 
+ROOT = Path(__file__).parent.parent
+OPTIONS: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "option_stubs.py"))
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 
 
@@ -101,6 +104,12 @@ def test_options_are_the_fields_of_a_request() -> None:
     hints = get_type_hints(Request)
     fields = {field.name: hints[field.name] for field in msgspec.structs.fields(Request) if field.name != "prompt"}
     assert get_type_hints(RequestOptions) == fields
+
+
+@pytest.mark.parametrize("module", OPTIONS["STUBS"])
+def test_the_stubs_of_options_are_up_to_date(module: str) -> None:
+    stub = (ROOT / "python" / "weft" / f"{module}.pyi").read_text(encoding="utf-8")
+    assert stub == OPTIONS["stub_text"](module), "scripts/option_stubs.py"
 
 
 def test_options_of_an_engine_are_the_fields_of_its_config() -> None:

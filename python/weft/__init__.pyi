@@ -84,8 +84,8 @@ from weft.request import Request as Request
 from weft.request import RequestOptions as RequestOptions
 from weft.request.reasoning import GrammarTrigger as GrammarTrigger
 from weft.request.reasoning import ReasoningConfig as ReasoningConfig
-from weft.request.sampling import SamplingOptions as SamplingOptions
 from weft.request.sampling import SamplingParams as SamplingParams
+from weft.request.sampling_options import SamplingOptions as SamplingOptions
 from weft.scoring import Score as Score
 from weft.scoring import ScoredToken as ScoredToken
 from weft.sync_engine import SyncEngine as SyncEngine

@@ -18,7 +18,7 @@ from weft.branch_stream import Branches
 from weft.config import EngineConfig
 from weft.events import CacheExplanation, Event, Logprob
 from weft.request import Request
-from weft.request.sampling import SamplingOptions
+from weft.request.sampling_options import SamplingOptions
 
 __all__ = [
     "VERSION",

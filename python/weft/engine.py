@@ -24,9 +24,10 @@ from weft._native import (
     Stream,
 )
 from weft.completion import MAX_BYTES, Completion
-from weft.config import EngineConfig, EngineOptions
+from weft.config import EngineConfig
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
+from weft.engine_options import EngineOptions
 from weft.errors import EngineStoppedError, InvalidRequestError, WeftError
 from weft.request import Prompt, Request, RequestOptions
 from weft.request.branches import branch_requests

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
 
-from weft.config import EngineConfig, EngineOptions
+from weft.config import EngineConfig
 from weft.engine import Engine
+from weft.engine_options import EngineOptions
 from weft.request.sampling import SamplingParams
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import weft
-from weft.config import EngineOptions, Kernels
+from weft.config import Kernels
 from weft.demo import DEMO_MODEL
+from weft.engine_options import EngineOptions
 
 __all__ = ["SETTINGS", "TOLERANCE", "Drawn", "Setting", "kept", "looked_up"]
 

@@ -17,7 +17,7 @@ from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.helpers import prompt_of, wait_until
 from tests.programs import printed
 from weft import _native
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
 

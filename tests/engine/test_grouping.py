@@ -7,7 +7,7 @@ import pytest
 import weft
 from tests.helpers import prompt_of
 from weft import RequestOptions
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 GREEDY: RequestOptions = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
 

@@ -9,7 +9,7 @@ import pytest
 import weft
 from tests.engine.tiny_bidirectional import write_tiny_bidirectional
 from tests.helpers import wait_until
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
 GREEDY: Any = {"temperature": 0, "max_tokens": 8, "logprobs": 3}

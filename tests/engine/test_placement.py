@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
 SHARES = "it must be numbers of 0 or more, not all of them 0"

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.engine.tiny_models import write_tiny_model
 from tests.helpers import wait_until
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 PROMPT = [random.Random(5).randrange(3, 259) for _ in range(100)]
 GREEDY: Any = {"temperature": 0, "max_tokens": 16, "logprobs": 3, "ignore_eos": True}

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of, wait_until
-from weft.config import EngineOptions
+from weft.engine_options import EngineOptions
 
 SMALL = weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False)
 MINE = sorted(os.sched_getaffinity(0))

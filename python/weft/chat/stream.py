@@ -17,7 +17,7 @@ from weft.completion import MAX_BYTES, event_bytes
 from weft.errors import AnswerTooLargeError
 from weft.events import Event, Finished, Logprobs, Progress, PromptLogprobs, Token
 from weft.fields.meta import described
-from weft.request.sampling import SamplingOptions
+from weft.request.sampling_options import SamplingOptions
 
 
 @described

@@ -20,8 +20,9 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from weft.config import EngineConfig, EngineOptions
+from weft.config import EngineConfig
 from weft.engine import Engine
+from weft.engine_options import EngineOptions
 from weft.ray.rows import Columns, answered, done_ids, save
 from weft.request import RequestOptions
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from weft._native import Media, MixedPrompt
 from weft.fields.meta import Range, described
-from weft.request.sampling import SamplingOptions, SamplingParams
+from weft.request.sampling import SamplingParams
+from weft.request.sampling_options import SamplingOptions
 
 __all__ = ["BranchOptions", "Prompt", "Request", "RequestOptions"]
 

@@ -9,7 +9,7 @@ import msgspec
 from weft.errors import InvalidRequestError
 from weft.request import BranchOptions, Request
 from weft.request.internal import InternalRequest
-from weft.request.sampling import SamplingOptions
+from weft.request.sampling_options import SamplingOptions
 
 BRANCH_FIELDS = frozenset(BranchOptions.__optional_keys__)
 """Fields that a branch may set; all others apply to the whole request."""

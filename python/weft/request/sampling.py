@@ -1,7 +1,7 @@
 """Sampling parameters of requests and of their branches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from msgspec.structs import force_setattr
 
@@ -10,7 +10,7 @@ from weft.request.reasoning import GrammarTrigger, ReasoningConfig
 from weft.request.schema import JsonSchema, schema_text
 from weft.sampling_fields import Sampling
 
-__all__ = ["SamplingOptions", "SamplingParams"]
+__all__ = ["SamplingParams"]
 
 
 @described
@@ -105,55 +105,3 @@ class SamplingParams(Sampling, frozen=True, kw_only=True):
         """`json_schema` as JSON text."""
         assert self.json_schema is None or isinstance(self.json_schema, str), "a request keeps text"
         return self.json_schema
-
-
-class SamplingOptions(TypedDict, total=False):
-    """Fields of `SamplingParams`, as keywords of `Engine.complete` and options of forks (see `Stream.fork`)."""
-
-    max_tokens: int | None
-    stop: str | Sequence[str]
-    seed: int | None
-    samplers: Sequence[str]
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    tfs_z: float
-    xtc_probability: float
-    xtc_threshold: float
-    min_keep: int
-    repeat_penalty: float
-    repeat_last_n: int
-    presence_penalty: float
-    frequency_penalty: float
-    penalize_nl: bool
-    penalty_prompt: Sequence[int] | None
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: Sequence[str]
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    adaptive_target: float
-    adaptive_decay: float
-    logit_bias: Sequence[tuple[int, float]] | Mapping[int, float]
-    ignore_eos: bool
-    logprobs: int | None
-    post_sampling_probs: bool
-    grammar: str | None
-    json_schema: JsonSchema | None
-    grammar_lazy: bool
-    grammar_triggers: Sequence[GrammarTrigger]
-    preserved_tokens: Sequence[str]
-    reasoning: ReasoningConfig | None
-    context_shift: bool
-    n_keep: int | None
-    n_discard: int
-    max_predict_ms: float | None
-    n_indent: int

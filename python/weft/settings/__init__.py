@@ -4,8 +4,9 @@ The spellings are llama-server's, so its command lines work unchanged; `weft.cli
 effect here. To add a setting:
 
 1. Add its field, with type and default, to `Settings` below, or to `ChatSettings` in `chat.py` if it is about chats. A setting of
-   the engine is a field of `EngineConfig` and `EngineOptions` in `weft/config.py` instead, which `rust/python/settings.rs` reads;
-   a sampling parameter is a field of `Sampling` in `weft/sampling_fields.py`. Both have their description and their bounds there.
+   the engine is a field of `EngineConfig` in `weft/config.py` instead, which `rust/python/settings.rs` reads; a sampling
+   parameter is a field of `Sampling` in `weft/sampling_fields.py`. Both have their description and their bounds there. Then
+   write the stubs of their keywords: `python scripts/option_stubs.py`.
 2. If its text is more than a word or a switch, give it a parser: `parsed(default, parser)` at the field, with a function of
    `values.py` or a new one. Fields of the engine and of `Sampling` are parsed by their types and bounds; exceptions are in
    `engine.py`.
