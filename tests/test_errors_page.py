@@ -68,6 +68,7 @@ def test_every_message_is_on_the_page(source: str) -> None:
 ELSEWHERE = {
     *raised("server"),  # Reasons of 404 and 429.
     *raised("work/cache.py"),
+    *raised("documents"),
     *of_rust("llama/context/mod.rs"),
     *of_rust("llama/context/params.rs"),
     *of_rust("llama/context/raw_context.rs"),

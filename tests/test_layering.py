@@ -108,6 +108,7 @@ RULES = {
         r"\bweft\.(?!(infill|settings\.system_prompt|server\.(request_fields|response_fields))\b)",
     ),
     "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
+    "documents know no HTTP": Rule("python/weft/documents", r"\bweft\.(server|serving|cli)\b"),
     "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
     "what watches a server imports nothing of it": Rule("python/weft/cli/top", r"\bweft\.(?!cli\.top\b|drawing\b)"),
     "only commands for a terminal use rich": Rule("python/weft", r"\brich\b", ("python/weft/cli/top", "python/weft/cli/chat")),
@@ -308,6 +309,7 @@ TOP_MODULES = {
 TOP_FOLDERS = {
     "chat": "conversations, templates and tools",
     "cli": "the command line",
+    "documents": "trees of texts in a file",
     "drawing": "pictures of trees",
     "fields": "one table of what can be asked",
     "hub": "models by name",

@@ -9,6 +9,7 @@
 | what a request returns | `events`, `completion`, `branch_stream`, `errors` |
 | chats: prompts from messages, messages from generated text | `chat` |
 | other uses of an engine | `tree`, `infill`, `scoring` |
+| trees of texts in an SQLite file, for Python and for the server | `documents` |
 | HTTP: one folder for each API, and the process around it | `server`, `serving`, `settings` |
 | the command line | `cli` |
 | models by name; engines on other machines | `hub`; `ray` |

@@ -48,6 +48,10 @@ from weft.engine import Engine as Engine
 from weft.errors import AnswerTooLargeError as AnswerTooLargeError
 from weft.errors import ContextOverflowError as ContextOverflowError
 from weft.errors import DecodeError as DecodeError
+from weft.errors import DocumentConflictError as DocumentConflictError
+from weft.errors import DocumentFileError as DocumentFileError
+from weft.errors import DocumentNotFoundError as DocumentNotFoundError
+from weft.errors import DocumentsFullError as DocumentsFullError
 from weft.errors import DriverMissingError as DriverMissingError
 from weft.errors import EngineStoppedError as EngineStoppedError
 from weft.errors import ForkedProcessError as ForkedProcessError

@@ -11,6 +11,10 @@ __all__ = [
     "AnswerTooLargeError",
     "ContextOverflowError",
     "DecodeError",
+    "DocumentConflictError",
+    "DocumentFileError",
+    "DocumentNotFoundError",
+    "DocumentsFullError",
     "DriverMissingError",
     "EngineStoppedError",
     "ForkedProcessError",
@@ -214,6 +218,50 @@ class TreeFileError(_FileError):
 
     def __str__(self) -> str:
         return f"cannot load the tree in {self.path}: {self.reason}"
+
+
+class DocumentFileError(_FileError):
+    """The file of documents cannot be opened, read or written, or another process writes it."""
+
+    def __str__(self) -> str:
+        return f"cannot use the documents in {self.path}: {self.reason}"
+
+
+@dataclass(eq=False, repr=False)
+class DocumentNotFoundError(WeftError, LookupError):
+    """The document does not exist or belongs to another owner, or it has no such node."""
+
+    item: str
+    """The missing item, as "node 3 of the document 8f…"."""
+
+    def __str__(self) -> str:
+        return f"there is no {self.item}"
+
+
+@dataclass(eq=False, repr=False)
+class DocumentConflictError(WeftError):
+    """The state of a document does not permit the change."""
+
+    message: str
+    """State that prevents the change, and what to do."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(eq=False, repr=False)
+class DocumentsFullError(WeftError):
+    """A quota of documents does not permit another document, node or text, or the disk is full. Delete something first."""
+
+    limit: int
+    """Maximum of `unit`; 0 if the disk is full."""
+    unit: str
+    """Unit of the limit: "documents", "nodes in a document" or "bytes"."""
+
+    def __str__(self) -> str:
+        if not self.limit:
+            return "the disk is full; free some space"
+        return f"there may be at most {self.limit} {self.unit}; delete some for good, the trash included"
 
 
 @dataclass(eq=False, repr=False)

@@ -81,6 +81,25 @@ class Tree:
         self.root = next(iter(known.values()))
         """Node of the prompt."""
 
+    @classmethod
+    def from_pieces(
+        cls, engine: Engine, contents: Sequence[tuple[int, int | None, Piece]], *, max_nodes: int, max_bytes: int
+    ) -> Self:
+        """Creates a tree from the content of its nodes; for modules that read trees from files.
+
+        Args:
+            engine: A running engine.
+            contents: Id, id of the parent, and content of each node, the root first and parents before their children.
+            max_nodes: Limit as in `Tree`.
+            max_bytes: Limit as in `Tree`.
+
+        Raises:
+            TreeFullError: The nodes exceed a limit.
+        """
+        tree = cls.__new__(cls)
+        tree._create_nodes(engine, contents, max_nodes, max_bytes)  # noqa: SLF001 (same class)
+        return tree
+
     @property
     def nodes(self) -> list[Node]:
         """All nodes in the order of ids: parents before their children."""
@@ -209,8 +228,7 @@ class Tree:
             await asyncio.to_thread(saved.check, file, read, engine.model)
         pieces = await asyncio.to_thread(_retokenized if as_text else saved.pieces, read.nodes, engine.model)
         contents = [(node.id, node.parent, piece) for node, piece in zip(read.nodes, pieces, strict=True)]
-        tree = cls.__new__(cls)
-        tree._create_nodes(engine, contents, max_nodes, max_bytes)  # noqa: SLF001 (same class)
+        tree = cls.from_pieces(engine, contents, max_nodes=max_nodes, max_bytes=max_bytes)
         if with_cache and not as_text:
             for node_id in read.cached:
                 await engine.load_prefix(saved.cache_file(file, node_id))

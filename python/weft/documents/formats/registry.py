@@ -1,0 +1,53 @@
+"""Formats by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from weft.documents.formats import plain, saved
+from weft.documents.formats.saved import SavedDocument
+
+ImportFormat = Literal["json", "markdown", "text"]
+
+ExportFormat = Literal["json", "markdown", "text"]
+
+
+class Export(NamedTuple):
+    """A format that documents are written in."""
+
+    media_type: str
+    extension: str
+    write: Callable[[SavedDocument, int | None], bytes]
+    """Returns the file of a document. Formats of one text write the path to the given node."""
+
+
+IMPORTS: Mapping[ImportFormat, Callable[[bytes], SavedDocument]] = {
+    "json": saved.parse,
+    "markdown": plain.parse_markdown,
+    "text": plain.parse_text,
+}
+"""Parsers by format."""
+
+EXPORTS: Mapping[ExportFormat, Export] = {
+    "json": Export("application/json", "json", lambda document, _: saved.encode(document)),
+    "markdown": Export("text/markdown; charset=utf-8", "md", plain.markdown),
+    "text": Export("text/plain; charset=utf-8", "txt", plain.text),
+}
+"""Writers by format."""
+
+
+def parse(name: ImportFormat, data: bytes) -> SavedDocument:
+    """Parses a file.
+
+    Raises:
+        InvalidRequestError: The file does not have this format.
+    """
+    return IMPORTS[name](data)
+
+
+def export(name: ExportFormat, document: SavedDocument, node_id: int | None = None) -> bytes:
+    """Returns the file of a document, or of the path to one of its nodes.
+
+    Raises:
+        InvalidRequestError: The document has no such node.
+    """
+    return EXPORTS[name].write(document, node_id)
