@@ -211,7 +211,7 @@ impl FakeRunner {
 
     fn check_states(&self) -> Result<(), StateError> {
         if self.control.lock().fails_state_io {
-            return Err(StateError::Refused("told to fail".into()));
+            return Err(StateError::Refused("made to fail".into()));
         }
         Ok(())
     }
@@ -280,7 +280,7 @@ impl Runner for FakeRunner {
         for (n, (row_of, cell)) in plan.rows.iter().zip(cells).enumerate() {
             // A real backend that fails has already computed some of the rows.
             if fails && n > 0 {
-                return Err(DecodeError { reason: "told to fail".into() });
+                return Err(DecodeError { reason: "made to fail".into() });
             }
             let id = row_of.sequence;
             let sequence = self.sequence(id);
@@ -295,7 +295,7 @@ impl Runner for FakeRunner {
         }
         self.count_cells();
         if fails {
-            return Err(DecodeError { reason: "told to fail".into() });
+            return Err(DecodeError { reason: "made to fail".into() });
         }
         if self.keeps_plans {
             self.control.lock().plans.push(plan.clone());
@@ -424,7 +424,7 @@ impl Runner for FakeRunner {
             for &id in ids {
                 self.truncate(id, range.start);
             }
-            return Err(RelocateError::Lost(StateError::Refused("told to lose cells".into())));
+            return Err(RelocateError::Lost(StateError::Refused("made to lose cells".into())));
         }
         self.check_states().map_err(RelocateError::Refused)?;
         let positions = range.start as usize..range.end as usize;

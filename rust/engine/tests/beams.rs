@@ -112,14 +112,14 @@ fn tokens_common_to_all_beams_are_published_before_the_end() {
     request.sampling.temperature = 0.2;
     let completions = engine.submit(request, None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes >= 60);
-    let mut n_told = [0, 0];
+    let mut n_tokens = [0, 0];
     while completions.is_ready() {
         match completions.wait() {
-            Some(Ok(Event::Token(token))) => n_told[token.index as usize] += 1,
+            Some(Ok(Event::Token(token))) => n_tokens[token.index as usize] += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert!(n_told[0] > 10 && n_told[0] == n_told[1], "{n_told:?}");
+    assert!(n_tokens[0] > 10 && n_tokens[0] == n_tokens[1], "{n_tokens:?}");
     control.allow(None);
     assert!(completions.collect::<Result<Vec<_>, _>>().is_ok());
 }

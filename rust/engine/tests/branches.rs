@@ -192,21 +192,21 @@ fn with_recurrent_memory_branches_continue_from_the_checkpoint_after_their_commo
 fn the_prompt_is_reported_once() {
     let (engine, _) = start(limits(4, 4096));
     let shared = prompt(1, 40);
-    let told = |suffix| Request {
+    let reporting = |suffix| Request {
         prompt_logprobs: Some(0),
         reports_progress: true,
         explains_cache: true,
         ..suffixed(&shared, suffix, 2)
     };
-    let completions = engine.submit_branches(vec![told("red?"), told("blue"), told("red?")], None).unwrap();
+    let completions = engine.submit_branches(vec![reporting("red?"), reporting("blue"), reporting("red?")], None).unwrap();
     let events: Vec<Event> = completions.map(|event| event.unwrap()).collect();
     let n_logprobs: usize =
-        events.iter().map(|event| if let Event::PromptLogprobs(told) = event { told.logprobs.len() } else { 0 }).sum();
+        events.iter().map(|event| if let Event::PromptLogprobs(reported) = event { reported.logprobs.len() } else { 0 }).sum();
     assert_eq!(n_logprobs, 44);
     let n_explained =
         events.iter().filter(|event| matches!(event, Event::Finished(finished) if finished.explanation.is_some())).count();
     assert_eq!(n_explained, 1);
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Progress(told) if told.n_processed == 44)).count(), 1);
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Progress(progress) if progress.n_processed == 44)).count(), 1);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn invalid_branches_are_refused() {
 }
 
 /// Returns the events of each branch up to the end of the stream.
-fn told(completions: Completions) -> Vec<BranchState> {
+fn read_branches(completions: Completions) -> Vec<BranchState> {
     collect(completions).expect("nothing fails")
 }
 
@@ -245,7 +245,7 @@ fn a_cancelled_branch_ends_and_the_others_continue() {
     completions.cancel_branch(2);
     // Handled by the worker before the next decode, which is not allowed yet.
     control.allow(None);
-    let branches = told(completions);
+    let branches = read_branches(completions);
     assert_eq!(branches[2].finished.reason, FinishReason::Cancelled);
     assert!((2..30).contains(&branches[2].tokens.len()), "{}", branches[2].tokens.len());
     for index in [0, 1, 3] {
@@ -268,7 +268,7 @@ fn a_waiting_branch_can_be_cancelled_and_returns_its_queue_permit() {
     completions.cancel_branch(1);
     completions.cancel_branch(77);
     control.allow(None);
-    let branches = told(completions);
+    let branches = read_branches(completions);
     assert_eq!((&branches[1].finished.reason, branches[1].finished.slot), (&FinishReason::Cancelled, None));
     assert_eq!(branches[1].finished.usage, crate::request::Usage::default());
     assert_eq!(branches[2].tokens, expected(&format!("{shared}or never?"), 4));
@@ -294,9 +294,9 @@ fn the_next_branch_continues_the_prompt_of_a_cancelled_one() {
         let mut ends = Vec::new();
         for event in completions {
             match event.unwrap() {
-                Event::PromptLogprobs(told) => {
-                    assert_eq!(told.start as usize, n_logprobs, "in order, each once");
-                    n_logprobs += told.logprobs.len();
+                Event::PromptLogprobs(reported) => {
+                    assert_eq!(reported.start as usize, n_logprobs, "in order, each once");
+                    n_logprobs += reported.logprobs.len();
                 }
                 Event::Finished(finished) => ends.push(finished),
                 Event::Token(_) | Event::Progress(_) => {}
@@ -318,7 +318,7 @@ fn cancelling_the_last_branch_ends_the_stream() {
     step_until(&engine, &control, |stats| n_running(stats) == 2);
     (0..5).for_each(|index| completions.cancel_branch(index));
     control.allow(None);
-    assert_eq!(reasons(&told(completions)), vec![FinishReason::Cancelled; 5]);
+    assert_eq!(reasons(&read_branches(completions)), vec![FinishReason::Cancelled; 5]);
     wait_until(&engine, is_idle);
 }
 
@@ -329,7 +329,7 @@ fn a_task_has_no_branch_to_cancel() {
     let pinning = engine.submit(task(&prompt(1, 60), Task::Pin), None).unwrap();
     pinning.cancel_branch(0);
     control.allow(None);
-    assert!(told(pinning)[0].finished.result.is_some());
+    assert!(read_branches(pinning)[0].finished.result.is_some());
 }
 
 #[test]
@@ -371,13 +371,13 @@ fn branches_cancelled_at_random_release_everything() {
                 6 if !open.is_empty() => drop(open.swap_remove(usize::try_from(chance(open.len() as u64)).unwrap())),
                 _ if open.len() > 6 => {
                     let (stream, n) = open.swap_remove(0);
-                    assert_eq!(told(stream).len(), n as usize, "every branch ends once");
+                    assert_eq!(read_branches(stream).len(), n as usize, "every branch ends once");
                 }
                 _ => {}
             }
         }
         for (stream, n) in open {
-            assert_eq!(told(stream).len(), n as usize);
+            assert_eq!(read_branches(stream).len(), n as usize);
         }
         // The idle worker checks the cache, and that no cells are in use.
         wait_until(&engine, is_idle);
@@ -389,7 +389,7 @@ fn branches_cancelled_at_random_release_everything() {
 #[test]
 fn errors_of_some_branches_name_the_first_one_and_errors_of_all_do_not() {
     let (engine, _) = start(limits(4, 4096));
-    let told = |changes: &[fn(&mut Request)]| {
+    let refused = |changes: &[fn(&mut Request)]| {
         let requests = changes.iter().map(|change| {
             let mut request = greedy(&prompt(1, 20), 3);
             change(&mut request);
@@ -405,12 +405,12 @@ fn errors_of_some_branches_name_the_first_one_and_errors_of_all_do_not() {
     let no_penalty: fn(&mut Request) = |request| request.sampling.repeat_penalty = 0.0;
     let no_stop: fn(&mut Request) = |request| request.stop = vec![String::new()];
     for wrong in [no_prompt, no_penalty] {
-        let alone = told(&[wrong]);
-        assert_eq!(told(&[wrong, wrong, wrong]), alone);
+        let alone = refused(&[wrong]);
+        assert_eq!(refused(&[wrong, wrong, wrong]), alone);
         assert!(!alone.1.contains("branches"), "{alone:?}");
         for (place, changes) in [("branches[1]", [right, wrong, right]), ("branches[0]", [wrong, wrong, right])] {
-            assert_eq!(told(&changes), (alone.0, format!("{place}: {}", alone.1)));
+            assert_eq!(refused(&changes), (alone.0, format!("{place}: {}", alone.1)));
         }
     }
-    assert_eq!(told(&[no_penalty, no_stop]).1, format!("branches[0]: {}", told(&[no_penalty]).1));
+    assert_eq!(refused(&[no_penalty, no_stop]).1, format!("branches[0]: {}", refused(&[no_penalty]).1));
 }

@@ -81,7 +81,7 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
     let running = engine.submit(greedy(&prompt(1, 20), 4_000), None).unwrap();
     let waiting = engine.submit(greedy(&prompt(2, 20), 100), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 3);
-    asked(&control, || engine.stop());
+    answer_while_held(&control, || engine.stop());
     assert_eq!(collect(running), Err(Error::Stopped));
     assert_eq!(collect(waiting), Err(Error::Stopped));
     assert_eq!(engine.submit(greedy(&prompt(1, 20), 1), None).err(), Some(Error::Stopped));

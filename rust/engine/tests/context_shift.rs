@@ -191,7 +191,7 @@ fn the_slot_contains_the_tokens_of_the_shifted_context() {
     step_until(&engine, &control, |stats| stats.n_predicted == 60);
     let mut reference = Shifting::new(&prompt(1, 200), 256, 10, 0);
     reference.draw(60);
-    let held = asked(&control, || engine.slot_contents(0).unwrap().tokens);
+    let held = answer_while_held(&control, || engine.slot_contents(0).unwrap().tokens);
     let n_common = held.iter().zip(&reference.tokens).take_while(|(a, b)| a == b).count();
     assert!(n_common >= reference.tokens.len() - 1, "{n_common} of {}", reference.tokens.len());
     control.allow(None);

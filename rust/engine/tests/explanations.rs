@@ -35,13 +35,13 @@ fn explained(engine: &Engine, request: Request) -> Explanation {
 /// Returns the explanation at the end of a stream, which must equal the one that the stream returns.
 fn explanation_at_end(mut completions: Completions) -> Explanation {
     let events: Vec<Event> = completions.by_ref().collect::<Result<_, _>>().unwrap();
-    let told = events.into_iter().find_map(|event| match event {
+    let explanation = events.into_iter().find_map(|event| match event {
         Event::Finished(Finished { explanation, .. }) => explanation,
         _ => None,
     });
-    let told = *told.expect("it was asked for");
-    assert_eq!(completions.explanation().as_ref(), Some(&told), "the stream keeps it");
-    told
+    let explanation = *explanation.expect("it was asked for");
+    assert_eq!(completions.explanation().as_ref(), Some(&explanation), "the stream keeps it");
+    explanation
 }
 
 /// Returns the explanation of `last`, after `earlier` was answered, in an engine with a host cache.
@@ -69,8 +69,8 @@ fn together(engine: &Engine, control: &FakeControl, requests: [Request; 2]) -> E
     let streams = requests.map(|request| engine.submit(request, None).unwrap());
     control.allow(None);
     collect(before).unwrap();
-    let [_, told] = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
-    *told.expect("the second asks")
+    let [_, explanation] = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
+    *explanation.expect("the second asks")
 }
 
 fn stored() -> Engine {
@@ -409,15 +409,15 @@ fn cases() -> Vec<Case> {
                 // The decode that was about to run.
                 control.allow(None);
                 wait_until(&engine, is_idle);
-                let told = explained(&engine, asking(&text('A', 1, 2000)));
-                assert!((64..=192).contains(&told.n_found), "{told:?}");
+                let explanation = explained(&engine, asking(&text('A', 1, 2000)));
+                assert!((64..=192).contains(&explanation.n_found), "{explanation:?}");
                 Explanation {
-                    computed: told
+                    computed: explanation
                         .computed
                         .into_iter()
                         .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
                         .collect(),
-                    ..told
+                    ..explanation
                 }
             },
             &[("unfinished", 0, 2000, 0)],
@@ -426,9 +426,9 @@ fn cases() -> Vec<Case> {
             "waited for",
             || {
                 let (engine, control) = start_with_host_cache(2, 4096);
-                let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))]);
-                assert_eq!(told.n_awaited, 99);
-                told
+                let explanation = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))]);
+                assert_eq!(explanation.n_awaited, 99);
+                explanation
             },
             &[("awaited", 99, 100, 99)],
         ),
@@ -437,9 +437,9 @@ fn cases() -> Vec<Case> {
             || {
                 let (engine, control) = start_with_host_cache(2, 4096);
                 let edited = joined(&[&text('A', 1, 60), &text('Q', 2, 60)]);
-                let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&edited)]);
-                assert_eq!(told.n_awaited, 60);
-                told
+                let explanation = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&edited)]);
+                assert_eq!(explanation.n_awaited, 60);
+                explanation
             },
             &[("differs", 60, 120, 60)],
         ),
@@ -506,16 +506,16 @@ fn cases() -> Vec<Case> {
         (
             "another picture",
             || {
-                let told = |id| Request { prompt: picture_of(id, &text('A', 1, 40), "QQQQ"), ..asking("") };
-                after_requests(&stored(), [told(-1000)], told(-2000))
+                let with_image = |id| Request { prompt: picture_of(id, &text('A', 1, 40), "QQQQ"), ..asking("") };
+                after_requests(&stored(), [with_image(-1000)], with_image(-2000))
             },
             &[("media", 40, 84, 40)],
         ),
         (
             "the same picture",
             || {
-                let told = |end| Request { prompt: picture_of(-1000, &text('A', 1, 40), end), ..asking("") };
-                after_requests(&stored(), [told("QQQQ")], told("RRRR"))
+                let ending_with = |end| Request { prompt: picture_of(-1000, &text('A', 1, 40), end), ..asking("") };
+                after_requests(&stored(), [ending_with("QQQQ")], ending_with("RRRR"))
             },
             &[("differs", 80, 84, 80)],
         ),
@@ -525,14 +525,14 @@ fn cases() -> Vec<Case> {
             || {
                 let grouping = Some(Grouping { n: 4, width: 32, n_batch: 50 });
                 let engine = start(Limits { grouping, max_host_cache_bytes: STORE, ..limits(2, 1024) }).0;
-                let told = after_requests(&engine, [greedy(&text('A', 1, 200), 4)], asking(&text('A', 1, 200)));
+                let explanation = after_requests(&engine, [greedy(&text('A', 1, 200), 4)], asking(&text('A', 1, 200)));
                 Explanation {
-                    computed: told
+                    computed: explanation
                         .computed
                         .into_iter()
                         .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
                         .collect(),
-                    ..told
+                    ..explanation
                 }
             },
             &[("grouped", 0, 200, 0)],
@@ -557,8 +557,9 @@ fn each_planted_cause_is_reported() {
     assert!(cases.len() >= 50, "{} causes are planted", cases.len());
     let mut wrong = Vec::new();
     for (name, planted, expected) in cases {
-        let told = planted();
-        let named: Vec<_> = told.computed.iter().map(|one| (one.cause.name(), one.range.start, one.range.end, one.at)).collect();
+        let explanation = planted();
+        let named: Vec<_> =
+            explanation.computed.iter().map(|one| (one.cause.name(), one.range.start, one.range.end, one.at)).collect();
         if named != expected {
             wrong.push(format!("{name}: {named:?} instead of {expected:?}"));
         }
@@ -570,8 +571,8 @@ fn each_planted_cause_is_reported() {
 fn a_window_that_has_moved_on_is_reported() {
     let (engine, _) = windowed(32, Some(0));
     run(&engine, greedy(&text('A', 1, 200), 4));
-    let told = explained(&engine, asking(&joined(&[&text('A', 1, 100), &text('Q', 2, 60)])));
-    let named: Vec<_> = told.computed.iter().map(|one| (one.cause.name(), one.range.clone())).collect();
+    let explanation = explained(&engine, asking(&joined(&[&text('A', 1, 100), &text('Q', 2, 60)])));
+    let named: Vec<_> = explanation.computed.iter().map(|one| (one.cause.name(), one.range.clone())).collect();
     assert_eq!(named, [("window", 0..100), ("differs", 100..160)]);
 }
 
@@ -579,9 +580,9 @@ fn a_window_that_has_moved_on_is_reported() {
 fn a_cause_is_reported_with_its_position_and_both_texts() {
     let engine = stored();
     run(&engine, owned("me", greedy(&joined(&[&text('A', 1, 50), "0123456789", &prompt(2, 60)]), 4)));
-    let told = explained(&engine, owned("me", asking(&joined(&[&text('A', 1, 50), "01234x6789", &prompt(2, 60)]))));
-    assert_eq!((told.request_id, told.n_prompt, told.n_found, told.n_awaited), (1, 120, 55, 0));
-    let one = &told.computed[0];
+    let explanation = explained(&engine, owned("me", asking(&joined(&[&text('A', 1, 50), "01234x6789", &prompt(2, 60)]))));
+    assert_eq!((explanation.request_id, explanation.n_prompt, explanation.n_found, explanation.n_awaited), (1, 120, 55, 0));
+    let one = &explanation.computed[0];
     assert_eq!((one.byte, one.character, one.at), (55, 55, 55));
     assert!(one.before.ends_with("01234") && one.here.starts_with("x6789"), "{one:?}");
     let earlier = one.earlier.as_ref().expect("it is the same owner's");
@@ -592,7 +593,7 @@ fn a_cause_is_reported_with_its_position_and_both_texts() {
 
 #[test]
 fn the_reason_and_age_of_an_eviction_are_reported() {
-    let why = |told: &Explanation| match told.computed[0].cause {
+    let why = |explanation: &Explanation| match explanation.computed[0].cause {
         Cause::Evicted(Some((why, ago))) if ago < Duration::from_secs(60) => Some(why),
         _ => None,
     };
@@ -604,8 +605,9 @@ fn the_reason_and_age_of_an_eviction_are_reported() {
     assert_eq!(why(&planted("failed after it was computed")), Some(EvictionCause::Failed));
     let (engine, _) = start(Limits { max_host_cache_bytes: Some(8_000), ..limits(1, 512) });
     let others = (2..9).map(|seed| greedy(&text('B', seed, 250), 4));
-    let told = after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
-    assert_eq!(why(&told), Some(EvictionCause::HostCache), "{told:?}");
+    let explanation =
+        after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
+    assert_eq!(why(&explanation), Some(EvictionCause::HostCache), "{explanation:?}");
 }
 
 #[test]
@@ -622,7 +624,7 @@ fn explanations_never_reveal_texts_of_other_owners() {
         let limits = Limits { max_host_cache_bytes: Some(30_000), n_seq_max: 6, ..limits(2, 1024) };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         let mut requests: Vec<(u64, usize)> = Vec::new();
-        let mut n_told = 0;
+        let mut n_explained = 0;
         for _ in 0..400 {
             let who = usize::try_from(chance(3)).unwrap();
             let n_shared = usize::try_from(chance(3) * 20).unwrap();
@@ -631,20 +633,20 @@ fn explanations_never_reveal_texts_of_other_owners() {
                 (0..n_own).map(|_| if chance(9) == 0 { letters[who] } else { letters[who].to_ascii_uppercase() }).collect();
             let prompt = joined(&[&"0123456789".repeat(6)[..n_shared], &said]);
             let request = Request { owner: owners[who].map(Into::into), ..asking(&prompt) };
-            let told = explained(&engine, request);
-            requests.push((told.request_id, who));
+            let explanation = explained(&engine, request);
+            requests.push((explanation.request_id, who));
             let other = |text: &str| {
                 text.chars().any(|c| c.is_ascii_alphabetic() && !c.eq_ignore_ascii_case(&letters[who]) && "abcABC".contains(c))
             };
-            for one in &told.computed {
+            for one in &explanation.computed {
                 assert!(!other(&one.before) && !other(&one.here), "{one:?}");
                 let Some(earlier) = &one.earlier else { continue };
-                n_told += 1;
+                n_explained += 1;
                 assert_eq!(requests.iter().find(|request| request.0 == earlier.request_id).map(|request| request.1), Some(who));
                 assert!(earlier.is_in_answer || !other(&earlier.text[..earlier.text.len().min(1)]), "{one:?}");
             }
         }
-        assert!(n_told > 20, "some earlier requests are told: {n_told}");
+        assert!(n_explained > 20, "some requests were explained by earlier ones: {n_explained}");
     }
 }
 
@@ -656,8 +658,8 @@ fn explanations_do_not_depend_on_evicted_texts_of_other_owners() {
             let engine = start(limits(1, 256)).0;
             let first = if with_others { lost.clone() } else { text('Y', 9, 100) };
             let earlier = [first, text('B', 2, 250)].map(|text| owned("a", greedy(&text, 4)));
-            let told = after_requests(&engine, earlier, owned("b", asking(&asked)));
-            assert_eq!(named(&told), [("never_seen", 0..120, 0)], "{lost}");
+            let explanation = after_requests(&engine, earlier, owned("b", asking(&asked)));
+            assert_eq!(named(&explanation), [("never_seen", 0..120, 0)], "{lost}");
         }
     }
     // Repeats the prompt with its answer, while it runs, and with other adapters.
@@ -669,14 +671,14 @@ fn explanations_do_not_depend_on_evicted_texts_of_other_owners() {
     let mut tokens = tokens_of(&asked);
     tokens.extend(&answered.tokens[..10]);
     tokens.extend(tokens_of("QQQQ"));
-    let told = explained(&engine, owned("b", Request { prompt: Prompt::from_tokens(tokens), ..asking("") }));
-    let n_found = told.n_found;
-    assert_eq!(named(&told), [("differs", n_found..114, n_found)], "what is found tells its own end alone");
+    let explanation = explained(&engine, owned("b", Request { prompt: Prompt::from_tokens(tokens), ..asking("") }));
+    let n_found = explanation.n_found;
+    assert_eq!(named(&explanation), [("differs", n_found..114, n_found)], "a cached prefix reveals only its own end");
 }
 
 /// Cause, run and position of each.
-fn named(told: &Explanation) -> Vec<(&'static str, std::ops::Range<u32>, u32)> {
-    told.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.at)).collect()
+fn named(explanation: &Explanation) -> Vec<(&'static str, std::ops::Range<u32>, u32)> {
+    explanation.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.at)).collect()
 }
 
 #[test]
@@ -684,15 +686,15 @@ fn texts_share_the_cells_before_an_activated_adapter_applies() {
     let (engine, _) = start_with(limits(1, 256), |runner| runner.with_adapters(&[0.0]).invoked_by(0, &tokens_of("#!")));
     let invoking = |shared: usize, rest: u64| joined(&[&text('A', 1, 100)[..shared], "#!", &prompt(rest, 30)]);
     run(&engine, adapted(&[(0, 1.0)], greedy(&invoking(60, 2), 1)));
-    let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(80, 3))));
-    assert_eq!(named(&told), [("differs", 60..112, 60)]);
+    let explanation = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(80, 3))));
+    assert_eq!(named(&explanation), [("differs", 60..112, 60)]);
     // The model's own text continues with the tokens that the adapter has read.
-    let told = explained(&engine, asking(&invoking(60, 2)));
-    assert_eq!(named(&told), [("other_adapters", 60..92, 60)]);
+    let explanation = explained(&engine, asking(&invoking(60, 2)));
+    assert_eq!(named(&explanation), [("other_adapters", 60..92, 60)]);
     // Evicted, it is known from the text with another adapter schedule.
     run(&engine, greedy(&text('B', 2, 250), 4));
-    let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(50, 4))));
-    assert_eq!(named(&told), [("evicted", 0..50, 0), ("differs", 50..82, 50)]);
+    let explanation = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(50, 4))));
+    assert_eq!(named(&explanation), [("evicted", 0..50, 0), ("differs", 50..82, 50)]);
 }
 
 #[test]
@@ -719,13 +721,13 @@ fn an_explanation_is_available_before_any_token() {
     step(&engine, &control);
     assert_eq!(completions.explanation(), None, "it waits for the slot");
     step_until(&engine, &control, |_| completions.explanation().is_some());
-    let told = completions.explanation().unwrap();
+    let explanation = completions.explanation().unwrap();
     assert!(!completions.is_ready(), "nothing is computed yet");
-    assert_eq!(named(&told), [("differs", 50..92, 50)]);
-    assert_eq!((told.computed[0].byte, told.computed[0].here.starts_with("QQ")), (50, true), "with its place");
+    assert_eq!(named(&explanation), [("differs", 50..92, 50)]);
+    assert_eq!((explanation.computed[0].byte, explanation.computed[0].here.starts_with("QQ")), (50, true), "with its place");
     assert_eq!(before.explanation(), None, "it was not asked for");
     control.allow(None);
-    assert_eq!(explanation_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), explanation);
 }
 
 #[test]
@@ -734,14 +736,14 @@ fn a_preemption_does_not_change_the_explanation() {
     control.allow(Some(0));
     let completions = engine.submit(Request { max_tokens: Some(40), ..asking(&text('A', 1, 60)) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted >= 5);
-    let told = completions.explanation().expect("it runs");
-    assert_eq!(named(&told), [("never_seen", 0..60, 0)]);
+    let explanation = completions.explanation().expect("it runs");
+    assert_eq!(named(&explanation), [("never_seen", 0..60, 0)]);
     let urgent: Vec<Completions> =
         (0..2).map(|i| engine.submit(Request { priority: 9, ..greedy(&prompt(5 + i, 60), 30) }, None).unwrap()).collect();
     step_until(&engine, &control, |stats| stats.n_preempted > 0);
-    assert_eq!(completions.explanation().as_ref(), Some(&told));
+    assert_eq!(completions.explanation().as_ref(), Some(&explanation));
     control.allow(None);
-    assert_eq!(explanation_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), explanation);
     assert!(urgent.into_iter().all(|stream| collect(stream).is_ok()));
 }
 
@@ -756,13 +758,13 @@ fn beam_searches_and_branches_of_several_requests_are_explained_while_they_run()
         control.allow(Some(0));
         let completions = engine.submit_branches(requests, None).unwrap();
         wait_until(&engine, |_| completions.explanation().is_some());
-        let told = completions.explanation().unwrap();
-        assert_eq!(named(&told), [("never_seen", 0..told.n_prompt, 0)]);
+        let explanation = completions.explanation().unwrap();
+        assert_eq!(named(&explanation), [("never_seen", 0..explanation.n_prompt, 0)]);
         step(&engine, &control);
         step(&engine, &control);
-        assert_eq!(completions.explanation().as_ref(), Some(&told));
+        assert_eq!(completions.explanation().as_ref(), Some(&explanation));
         control.allow(None);
-        assert_eq!(explanation_at_end(completions), told);
+        assert_eq!(explanation_at_end(completions), explanation);
     }
 }
 
@@ -774,12 +776,12 @@ fn a_failed_reload_is_explained_while_the_rest_is_computed() {
     control.fail_states(true);
     control.allow(Some(0));
     let completions = engine.submit(asking(&text('A', 1, 200)), None).unwrap();
-    wait_until(&engine, |_| completions.explanation().is_some_and(|told| told.n_found == 0));
+    wait_until(&engine, |_| completions.explanation().is_some_and(|explanation| explanation.n_found == 0));
     assert!(!completions.is_ready());
-    let told = completions.explanation().unwrap();
-    assert_eq!(named(&told), [("not_restored", 0..199, 0), ("last_token", 199..200, 199)]);
+    let explanation = completions.explanation().unwrap();
+    assert_eq!(named(&explanation), [("not_restored", 0..199, 0), ("last_token", 199..200, 199)]);
     control.allow(None);
-    assert_eq!(explanation_at_end(completions), told);
+    assert_eq!(explanation_at_end(completions), explanation);
 }
 
 /// Creates a group whose prompt is `n` times the token 1.

@@ -4,7 +4,7 @@ use super::*;
 use crate::fake_runner::FailureMode;
 
 fn decode_error() -> Error {
-    Error::Decode { reason: "told to fail".into() }
+    Error::Decode { reason: "made to fail".into() }
 }
 
 #[test]

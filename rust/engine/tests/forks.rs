@@ -20,7 +20,7 @@ const FORBIDDEN: Token = 9;
 /// Allows all but one token, and counts the accepted tokens of all copies.
 #[derive(Debug, Clone, Default)]
 struct Counting {
-    n_told: Arc<AtomicUsize>,
+    n_accepted: Arc<AtomicUsize>,
 }
 
 impl ConstraintSource for Counting {
@@ -39,7 +39,7 @@ impl Constraint for Counting {
     }
 
     fn accept(&mut self, _token: Token) {
-        self.n_told.fetch_add(1, Ordering::Relaxed);
+        self.n_accepted.fetch_add(1, Ordering::Relaxed);
     }
 
     fn copy(&self) -> Box<dyn Constraint> {
@@ -50,22 +50,22 @@ impl Constraint for Counting {
 /// Returns the request with its branches constrained to almost nothing, and the counter of accepted tokens.
 fn counted(request: Request) -> (Request, Arc<AtomicUsize>) {
     let counting = Counting::default();
-    let n_told = Arc::clone(&counting.n_told);
-    (Request { constraint: Some(SharedConstraint(Arc::new(counting))), ..request }, n_told)
+    let n_accepted = Arc::clone(&counting.n_accepted);
+    (Request { constraint: Some(SharedConstraint(Arc::new(counting))), ..request }, n_accepted)
 }
 
 /// Steps until a fork is answered; returns the number of steps. Each replays at most the limit, plus one token for each branch
 /// that samples.
-fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_told: &AtomicUsize) -> usize {
+fn n_steps_of(engine: &Engine, control: &FakeControl, fork: &PendingFork, n_accepted: &AtomicUsize) -> usize {
     let mut n_steps = 0;
     control.hold();
     while !fork.is_ready() {
-        let (n_before, n_predicted) = (n_told.load(Ordering::Relaxed), engine.stats().n_predicted);
+        let (n_before, n_predicted) = (n_accepted.load(Ordering::Relaxed), engine.stats().n_predicted);
         step(engine, control);
         // All that the worker reads for the next decode has been read by then.
         control.hold();
         n_steps += 1;
-        let n_read = n_told.load(Ordering::Relaxed) - n_before;
+        let n_read = n_accepted.load(Ordering::Relaxed) - n_before;
         assert!(n_read <= MAX_READ + 9, "{n_read} tokens in step {n_steps}");
         assert!(engine.stats().n_predicted > n_predicted, "others go on");
     }
@@ -108,12 +108,12 @@ fn drawing(engine: &Engine, control: &FakeControl, request: Request, n: u32) -> 
 
 /// Forks while decodes are held: as few run as the worker needs to answer.
 fn forked(control: &FakeControl, completions: &Completions, fork: Fork) -> Result<ForkResult, Error> {
-    let asked = completions.request_fork(fork, None)?;
-    while !asked.is_ready() {
+    let requested = completions.request_fork(fork, None)?;
+    while !requested.is_ready() {
         control.allow(Some(1));
         std::thread::sleep(Duration::from_millis(1));
     }
-    asked.wait()
+    requested.wait()
 }
 
 /// Returns the expected greedy continuation of `tokens` by `n` tokens.
@@ -208,14 +208,14 @@ fn a_checkpoint_is_saved_for_forks_that_start_after_their_branch_has_advanced() 
         let fork = || {
             in_own_stream(Fork { append: append.clone(), kind: restart(vec![with_params(3), with_params(2)]), ..same_params(1) })
         };
-        let asked: Vec<PendingFork> = (0..n_orders).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
+        let requested: Vec<PendingFork> = (0..n_orders).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
         (0..5).for_each(|_| step(&engine, &control));
         control.allow(None);
-        for fork in asked {
+        for fork in requested {
             let made = fork.wait().unwrap();
             let branches = collect(made.stream.unwrap()).unwrap();
-            let begun = [tokens_of(&text), expected(&text, made.n_sampled as usize), append.clone()].concat();
-            assert_eq!(branches[0].tokens, expected_after(begun, 3));
+            let beginning = [tokens_of(&text), expected(&text, made.n_sampled as usize), append.clone()].concat();
+            assert_eq!(branches[0].tokens, expected_after(beginning, 3));
             let n: u32 = branches.iter().map(n_computed).sum();
             assert!(n as usize <= n_appended, "{n} of {n_appended}: {n_slots} slots, {n_orders} forks");
         }
@@ -241,16 +241,16 @@ fn a_checkpoint_is_saved_for_forks_that_find_a_slot_but_no_cells() {
         });
         let append = vec![30; n_appended];
         let fork = in_own_stream(Fork { append: append.clone(), kind: restart(vec![with_params(3)]), ..same_params(1) });
-        let asked = completions.request_fork(fork, None).unwrap();
+        let requested = completions.request_fork(fork, None).unwrap();
         (0..5).for_each(|_| step(&engine, &control));
         let stats = engine.stats();
         assert!(stats.slots.iter().any(|slot| slot.running.is_none()), "{stats:?}");
         control.allow(None);
-        let made = asked.wait().unwrap();
+        let made = requested.wait().unwrap();
         assert!(made.n_sampled < 59, "its branch goes on");
         let branches = collect(made.stream.unwrap()).unwrap();
-        let begun = [tokens_of(&text), expected(&text, made.n_sampled as usize), append].concat();
-        assert_eq!(branches[0].tokens, expected_after(begun, 3));
+        let beginning = [tokens_of(&text), expected(&text, made.n_sampled as usize), append].concat();
+        assert_eq!(branches[0].tokens, expected_after(beginning, 3));
         assert_eq!(n_computed(&branches[0]) as usize, n_appended);
         assert_eq!(collect(completions).unwrap()[0].tokens, expected(&text, 60));
         for other in others {
@@ -297,10 +297,10 @@ fn forks_with_new_parameters_restart_after_the_text() {
     assert_eq!((made.branches, made.seed), (1..5, 9));
     control.allow(None);
     let branches = collect(completions).unwrap();
-    let mut begun = tokens_of(&text);
-    begun.extend(&branches[0].tokens[..5]);
-    let asked = ways.into_iter().map(|params| Request { prompt: Prompt::from_tokens(begun.clone()), ..params });
-    let alone: Vec<BranchState> = asked.flat_map(|request| run(&engine, request)).collect();
+    let mut beginning = tokens_of(&text);
+    beginning.extend(&branches[0].tokens[..5]);
+    let requested = ways.into_iter().map(|params| Request { prompt: Prompt::from_tokens(beginning.clone()), ..params });
+    let alone: Vec<BranchState> = requested.flat_map(|request| run(&engine, request)).collect();
     for (fork, alone) in branches[1..].iter().zip(&alone) {
         assert_eq!((&fork.tokens, &fork.text), (&alone.tokens, &alone.text));
         assert_eq!(fork.finished.reason, alone.finished.reason);
@@ -458,10 +458,10 @@ fn a_fork_of_a_running_fork_continues_its_grammar() {
     step_until(&engine, &control, |stats| {
         stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id > 0 && running.n_predicted >= 5)
     });
-    let asked = [ForkPoint::Token(2), ForkPoint::End]
+    let requested = [ForkPoint::Token(2), ForkPoint::End]
         .map(|at| forked(&control, &fork_stream, in_own_stream(Fork { at, ..same_params(1) })).unwrap());
     control.allow(None);
-    for fork in asked {
+    for fork in requested {
         let n_drawn = fork.n_sampled as usize;
         assert_eq!(only_branch(fork).tokens, [&script[n_drawn..], &[END]].concat(), "forked after {n_drawn} tokens");
     }
@@ -518,9 +518,9 @@ fn a_fork_samples_with_the_streams_seed_and_its_index_and_penalises_earlier_toke
     let own = collect(own.stream.unwrap()).unwrap();
     let branches = collect(completions).unwrap();
     // Penalties treat a prompt that contains the earlier text like the generated text itself.
-    let mut begun = tokens_of(&text);
-    begun.extend(&branches[0].tokens[..10]);
-    let seeded = |seed| Request { prompt: Prompt::from_tokens(begun.clone()), seed, ..request.clone() };
+    let mut beginning = tokens_of(&text);
+    beginning.extend(&branches[0].tokens[..10]);
+    let seeded = |seed| Request { prompt: Prompt::from_tokens(beginning.clone()), seed, ..request.clone() };
     assert_eq!(branches[1].tokens, run(&engine, seeded(41))[0].tokens);
     assert_eq!(own[0].tokens, run(&engine, seeded(296))[0].tokens);
     assert_eq!(own[1].tokens, run(&engine, seeded(297))[0].tokens);
@@ -612,12 +612,12 @@ fn forks_of_a_branch_that_shifts_before_its_next_token_continue_the_unshifted_te
     let made = pending.wait().unwrap();
     assert_eq!(made.n_sampled, 59);
     // With more cells, the branch becomes as long as it was at the fork, with another text, before the forks get its slot.
-    assert!(asked(&control, || engine.unpin(pinned.id).unwrap()));
+    assert!(answer_while_held(&control, || engine.unpin(pinned.id).unwrap()));
     control.allow(None);
     assert_eq!(collect(completions).unwrap()[0].tokens.len(), 120);
-    let begun = [tokens_of(&text), expected(&text, 59)].concat();
+    let beginning = [tokens_of(&text), expected(&text, 59)].concat();
     for fork in collect(made.stream.unwrap()).unwrap() {
-        assert_eq!(fork.tokens, expected_after(begun.clone(), 4));
+        assert_eq!(fork.tokens, expected_after(beginning.clone(), 4));
     }
 }
 
@@ -738,15 +738,15 @@ fn a_step_copies_a_bounded_number_of_forks_and_the_rest_wait() {
     let completions = drawing(&engine, &control, greedy(&prompt(1, 4_000), 400), 3);
     // Each of them replays the prompt, so that two fill a step.
     let fork = || in_own_stream(Fork { kind: restart(vec![with_params(1); 32]), ..same_params(1) });
-    let asked: Vec<PendingFork> = (0..12).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
-    let n_made = || asked.iter().filter(|fork| fork.is_ready()).count();
+    let requested: Vec<PendingFork> = (0..12).map(|_| completions.request_fork(fork(), None).unwrap()).collect();
+    let n_made = || requested.iter().filter(|fork| fork.is_ready()).count();
     for n_steps in 1..=7 {
         step(&engine, &control);
         // The worker may have reached some before the first of these steps.
         assert!((2 * (n_steps - 1)..=2 * (n_steps + 1)).contains(&n_made()), "{} after {n_steps} steps", n_made());
     }
     control.allow(None);
-    for fork in asked {
+    for fork in requested {
         let branches = collect(fork.wait().unwrap().stream.unwrap()).unwrap();
         assert_eq!(branches.len(), 32);
     }
@@ -758,13 +758,13 @@ fn a_step_copies_a_bounded_number_of_forks_and_the_rest_wait() {
 fn a_long_replay_takes_several_steps_while_other_streams_continue() {
     let (engine, control) = start(limits(4, 200_000));
     let n_drawn = 5 * u32::try_from(MAX_READ).unwrap() / 2;
-    let (request, n_told) = counted(greedy(&prompt(1, 60), n_drawn));
+    let (request, n_accepted) = counted(greedy(&prompt(1, 60), n_drawn));
     let mut completions = engine.submit(request, None).unwrap();
     // It samples more tokens than may be unread.
     assert!(completions.any(|event| matches!(event, Ok(Event::Finished(_)))));
     assert_eq!(wait_until(&engine, is_idle).n_predicted, u64::from(n_drawn));
     let other = drawing(&engine, &control, greedy(&prompt(2, 60), 1_000), 3);
-    let n_read = || n_told.load(Ordering::Relaxed);
+    let n_read = || n_accepted.load(Ordering::Relaxed);
     let fork = |at, append| Fork { at, append, ..in_own_stream(same_params(2)) };
     let n_at = n_drawn - 5;
     // The appended tokens are replayed too, and finding a byte position is one more replay.
@@ -777,12 +777,12 @@ fn a_long_replay_takes_several_steps_while_other_streams_continue() {
     for (fork, n_expected, n_found) in cases {
         control.hold();
         let n_before = n_read();
-        let asked = completions.request_fork(fork, None).unwrap();
-        let n_steps = n_steps_of(&engine, &control, &asked, &n_told);
+        let requested = completions.request_fork(fork, None).unwrap();
+        let n_steps = n_steps_of(&engine, &control, &requested, &n_accepted);
         let n_least = (n_expected + n_found).div_ceil(MAX_READ);
         assert!((n_least..=n_least + 1).contains(&n_steps), "{n_steps} steps for {n_expected} tokens");
         assert!((n_expected..n_expected + 9).contains(&(n_read() - n_before)), "{} for {n_expected}", n_read() - n_before);
-        drop(asked);
+        drop(requested);
     }
     drop((completions, other));
     control.allow(None);
@@ -792,7 +792,7 @@ fn a_long_replay_takes_several_steps_while_other_streams_continue() {
 #[test]
 fn commands_behind_a_long_fork_wait_in_order_only_within_their_stream() {
     let (engine, control) = start(limits(6, 100_000));
-    let (request, n_told) = counted(greedy(&prompt(1, 60), 5_000));
+    let (request, n_accepted) = counted(greedy(&prompt(1, 60), 5_000));
     let completions = drawing(&engine, &control, request, 3);
     let other = engine.submit(greedy(&prompt(2, 60), 5_000), None).unwrap();
     step(&engine, &control);
@@ -801,9 +801,9 @@ fn commands_behind_a_long_fork_wait_in_order_only_within_their_stream() {
     let short = completions.request_fork(same_params(1), None).unwrap();
     completions.cancel_branch(0);
     let elsewhere = other.request_fork(same_params(1), None).unwrap();
-    n_steps_of(&engine, &control, &elsewhere, &n_told);
+    n_steps_of(&engine, &control, &elsewhere, &n_accepted);
     assert!(!long.is_ready() && !short.is_ready());
-    n_steps_of(&engine, &control, &short, &n_told);
+    n_steps_of(&engine, &control, &short, &n_accepted);
     assert!(long.is_ready());
     assert_eq!((long.wait().unwrap().branches, short.wait().unwrap().branches), (1..2, 2..3));
     completions.cancel_branch(1);
@@ -819,10 +819,10 @@ fn an_unfinished_fork_releases_everything() {
     let half = |append: Vec<Token>, max_tokens: u32, fork: fn(Fork) -> Fork| {
         let (engine, control) = start(Limits { max_queue: 1, ..limits(2, 100_000) });
         let completions = drawing(&engine, &control, counted(greedy(&prompt(1, 60), max_tokens)).0, 3);
-        let asked = completions.request_fork(fork(Fork { append, at: ForkPoint::Token(2), ..same_params(2) }), None).unwrap();
+        let requested = completions.request_fork(fork(Fork { append, at: ForkPoint::Token(2), ..same_params(2) }), None).unwrap();
         (0..2).for_each(|_| step(&engine, &control));
-        assert!(!asked.is_ready());
-        (engine, control, completions, asked)
+        assert!(!requested.is_ready());
+        (engine, control, completions, requested)
     };
     let check = |engine: &Engine, control: &FakeControl| {
         control.allow(None);
@@ -833,22 +833,22 @@ fn an_unfinished_fork_releases_everything() {
     };
     let append = vec![30; 6 * MAX_READ];
     // The reader of the stream leaves.
-    let (engine, control, completions, asked) = half(append.clone(), 5_000, |fork| fork);
+    let (engine, control, completions, requested) = half(append.clone(), 5_000, |fork| fork);
     drop(completions);
     control.allow(None);
-    assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "stream", .. })));
+    assert!(matches!(requested.wait(), Err(Error::InvalidRequest { param: "stream", .. })));
     check(&engine, &control);
     // The client that requested them leaves.
-    let (engine, control, completions, asked) = half(append.clone(), 40, in_own_stream);
-    drop(asked);
+    let (engine, control, completions, requested) = half(append.clone(), 40, in_own_stream);
+    drop(requested);
     check(&engine, &control);
     assert_eq!(collect(completions).unwrap().len(), 1);
     // The grammar rejects the last of the appended tokens, and by then the branch has ended.
     let forbidden = [&append[..], &[FORBIDDEN]].concat();
     for fork in [in_own_stream as fn(Fork) -> Fork, |fork| fork] {
-        let (engine, control, completions, asked) = half(forbidden.clone(), 6, fork);
+        let (engine, control, completions, requested) = half(forbidden.clone(), 6, fork);
         control.allow(None);
-        assert!(matches!(asked.wait(), Err(Error::InvalidRequest { param: "append", .. })));
+        assert!(matches!(requested.wait(), Err(Error::InvalidRequest { param: "append", .. })));
         assert_eq!(collect(completions).unwrap().len(), 1, "the stream ends");
         check(&engine, &control);
     }
@@ -942,7 +942,7 @@ fn submitted(engine: &Engine, open: &mut Vec<Completions>, requests: &[Request])
 fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
     let mut dice = Dice(seed);
     let (mut open, mut pins): (Vec<Completions>, Vec<u64>) = (Vec::new(), Vec::new());
-    let mut asked: Vec<PendingFork> = Vec::new();
+    let mut requested: Vec<PendingFork> = Vec::new();
     let mut forks = (0, 0);
     for _ in 0..n {
         let some = if open.is_empty() { 0 } else { dice.below(u32::try_from(open.len()).unwrap()) as usize };
@@ -955,8 +955,8 @@ fn grow(engine: &Engine, seed: u64, n: usize) -> (usize, usize) {
                 forks.1 += 1;
                 if dice.below(8) == 0 {
                     // It may be made, unfinished or not started when it is abandoned.
-                    asked.extend(open[some].request_fork(dice.fork(), None).ok());
-                    asked.truncate(dice.below(4) as usize);
+                    requested.extend(open[some].request_fork(dice.fork(), None).ok());
+                    requested.truncate(dice.below(4) as usize);
                     continue;
                 }
                 match open[some].fork(dice.fork()) {
@@ -1009,7 +1009,7 @@ fn a_hundred_thousand_random_tree_operations_lose_no_cell() {
                     .collect();
                 growing.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            assert!(made.iter().all(|(made, asked)| made * 10 > *asked), "{made:?}");
+            assert!(made.iter().all(|(made, requested)| made * 10 > *requested), "{made:?}");
             // The idle worker checks the cache, and that no cells are in use.
             let stats = settled(&engine, &control);
             assert!(engine.is_running());

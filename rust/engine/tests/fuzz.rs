@@ -563,7 +563,7 @@ impl Player {
             Op::Unpin(nth) if *nth < self.pins.len() => {
                 let pinned = self.pins.remove(*nth);
                 let (engine, control) = (&self.engine, &self.control);
-                if !asked(control, || engine.unpin(pinned.id)).map_err(|error| error.to_string())? {
+                if !answer_while_held(control, || engine.unpin(pinned.id)).map_err(|error| error.to_string())? {
                     return Err(format!("{pinned:?} is not pinned any more"));
                 }
             }

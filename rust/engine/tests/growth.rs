@@ -98,7 +98,7 @@ fn the_worker_sleeps_while_a_slot_is_reserved_for_erasing() {
     let first = engine.submit(greedy(&prompt(1, 50), 3), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
     let second = engine.submit(greedy(&prompt(2, 50), 3), None).unwrap();
-    assert_eq!(asked(&control, || engine.erase_slot(0).unwrap()), None);
+    assert_eq!(answer_while_held(&control, || engine.erase_slot(0).unwrap()), None);
     control.allow(None);
     collect(first).unwrap();
     collect(second).unwrap();

@@ -252,17 +252,17 @@ fn step(engine: &Engine, control: &FakeControl) {
 
 /// Returns the worker's answer to a query while decodes are held. The worker answers between two decodes; to run as few as
 /// possible, each is released after twice the wait of the previous one, the first once the query thread has started.
-fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
-    let ((tell, told), (begin, begun)) = (mpsc::channel(), mpsc::channel());
+fn answer_while_held<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
+    let ((reply, answer), (start, started)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            begin.send(()).expect("the beginning is waited for");
-            tell.send(ask()).expect("the answer is waited for");
+            start.send(()).expect("the start is awaited");
+            reply.send(ask()).expect("the answer is awaited");
         });
-        begun.recv().expect("the thread begins");
+        started.recv().expect("the thread begins");
         let mut patience = Duration::from_millis(1);
         loop {
-            match told.recv_timeout(patience) {
+            match answer.recv_timeout(patience) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Timeout) => control.allow(Some(1)),
                 Err(RecvTimeoutError::Disconnected) => panic!("the query has failed"),

@@ -91,11 +91,11 @@ fn check_from(text: &str, from: usize, completions: Completions) {
     for event in completions.map(Result::unwrap) {
         let Event::PromptLogprobs(PromptLogprobs { start, logprobs }) = event else { continue };
         assert_eq!(start as usize, at, "each token once, in order");
-        for told in logprobs {
+        for reported in logprobs {
             let (chosen, top) = sampling::logprobs(&FakeRunner::logits_after(&tokens[..at]), tokens[at], 1);
-            let told = told.expect("only the first has none");
-            assert_eq!((told.chosen.token, told.chosen.logprob), (tokens[at], chosen), "token {at}");
-            assert_eq!((told.top[0].token, told.top[0].logprob), top[0], "token {at}");
+            let reported = reported.expect("only the first has none");
+            assert_eq!((reported.chosen.token, reported.chosen.logprob), (tokens[at], chosen), "token {at}");
+            assert_eq!((reported.top[0].token, reported.top[0].logprob), top[0], "token {at}");
             at += 1;
         }
     }
@@ -298,15 +298,15 @@ fn a_request_without_cache_use_waits_for_no_prefix() {
 }
 
 fn progress(completions: Completions) -> Vec<Progress> {
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for event in completions {
         match event.unwrap() {
-            Event::Progress(progress) => told.push(progress),
-            Event::Token(token) => assert!(token.n_predicted > 1 || told.last().is_some_and(|last| last.n_processed == 500)),
+            Event::Progress(progress) => reports.push(progress),
+            Event::Token(token) => assert!(token.n_predicted > 1 || reports.last().is_some_and(|last| last.n_processed == 500)),
             _ => {}
         }
     }
-    told
+    reports
 }
 
 #[test]
@@ -314,16 +314,16 @@ fn progress_starts_at_the_cached_tokens_and_ends_at_the_prompts_end() {
     let (engine, control) = start(limits(2, 4096));
     run(&engine, greedy(&prompt(1, 500)[..120], 1));
     let n_before = control.plans().len();
-    let told = progress(engine.submit(Request { reports_progress: true, n: 3, ..greedy(&prompt(1, 500), 4) }, None).unwrap());
+    let reports = progress(engine.submit(Request { reports_progress: true, n: 3, ..greedy(&prompt(1, 500), 4) }, None).unwrap());
     let mut n_processed = vec![120];
     for plan in control.plans().into_iter().skip(n_before) {
         let n_rows = u32::try_from(plan.rows.iter().filter(|row| row.position < 500).count()).unwrap();
         n_processed.extend((n_rows > 0).then(|| n_processed.last().unwrap() + n_rows));
     }
     assert!(n_processed.len() > 2, "in several decodes: {n_processed:?}");
-    assert_eq!(told.iter().map(|told| told.n_processed).collect::<Vec<_>>(), n_processed);
-    assert!(told.iter().all(|told| (told.n_prompt, told.n_cached) == (500, 120)));
-    assert!(told.is_sorted_by(|a, b| a.ms <= b.ms));
+    assert_eq!(reports.iter().map(|report| report.n_processed).collect::<Vec<_>>(), n_processed);
+    assert!(reports.iter().all(|report| (report.n_prompt, report.n_cached) == (500, 120)));
+    assert!(reports.is_sorted_by(|a, b| a.ms <= b.ms));
 }
 
 #[test]

@@ -65,25 +65,25 @@ fn drawn_by(text: &str, request: &Request) -> (Vec<Token>, FinishReason) {
 
 /// Checks the prompt reports of a stream, and returns the remaining events.
 fn explanation_of(text: &str, request: &Request, completions: Completions, n_events: usize) -> Vec<Event> {
-    let (mut n_told, mut last, mut rest) = (request.prompt_logprobs_from as usize, None, Vec::new());
+    let (mut n_reported, mut last, mut rest) = (request.prompt_logprobs_from as usize, None, Vec::new());
     let tokens = tokens_of(text);
     for event in completions.take(n_events) {
         match event.expect("nothing fails") {
             Event::PromptLogprobs(PromptLogprobs { start, logprobs }) => {
-                assert_eq!(start as usize, n_told);
-                for (at, told) in (n_told..).zip(&logprobs) {
-                    let found = told.as_ref().map(|told| (told.chosen.logprob, told.top.len()));
+                assert_eq!(start as usize, n_reported);
+                for (at, reported) in (n_reported..).zip(&logprobs) {
+                    let found = reported.as_ref().map(|reported| (reported.chosen.logprob, reported.top.len()));
                     let n_probs = request.prompt_logprobs.unwrap() as usize;
                     let logits = || FakeRunner::logits_after(&tokens[..at]);
                     let right = (at > 0).then(|| (sampling::logprobs(&logits(), tokens[at], 0).0, n_probs));
                     assert_eq!(found, right, "token {at} of {request:?}");
                 }
-                n_told += logprobs.len();
+                n_reported += logprobs.len();
             }
             Event::Progress(progress) => last = Some(progress),
             event => {
                 let n_expected = if request.prompt_logprobs.is_some() { text.len() } else { 0 };
-                assert_eq!(n_told, n_expected, "all of the prompt is told before the first token");
+                assert_eq!(n_reported, n_expected, "all of the prompt is reported before the first token");
                 let n_processed = last.map(|Progress { n_processed, .. }| n_processed as usize);
                 assert_eq!(n_processed, request.reports_progress.then_some(text.len()));
                 rest.push(event);

@@ -57,7 +57,7 @@ fn former_contents_of_a_running_slot_do_not_prevent_erasing() {
     control.allow(Some(0));
     let stream = engine.submit(Request { slot: Some(0), ..greedy(&prompt(7, 60), 600) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 2);
-    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), Some(100));
+    assert_eq!(answer_while_held(&control, || engine.erase_slot(1).unwrap()), Some(100));
     drop(stream);
     control.allow(None);
     wait_until(&engine, is_idle);
@@ -72,7 +72,7 @@ fn a_busy_slot_is_not_erased() {
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_waiting == 0);
-    assert_eq!(asked(&control, || engine.erase_slot(0).unwrap()), None);
+    assert_eq!(answer_while_held(&control, || engine.erase_slot(0).unwrap()), None);
     control.allow(None);
     assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 60), 1024 - 60));
     assert_eq!(engine.erase_slot(0).unwrap(), Some(1023));
@@ -84,7 +84,7 @@ fn a_slot_can_be_erased_while_other_requests_wait_for_it() {
     control.allow(Some(0));
     let streams: Vec<_> = (0..20).map(|seed| engine.submit(greedy(&prompt(seed, 60), 40), None).unwrap()).collect();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
-    let ask = || asked(&control, || engine.erase_slot(0).unwrap());
+    let ask = || answer_while_held(&control, || engine.erase_slot(0).unwrap());
     let n = std::iter::repeat_with(ask).find_map(|answer| answer).expect("it asks until it is answered");
     assert!(n > 0 && engine.stats().n_waiting > 15, "{n} tokens, with {} in the queue", engine.stats().n_waiting);
     control.allow(None);
@@ -127,7 +127,7 @@ fn a_slot_in_which_a_prompt_is_pinned_reports_its_former_contents() {
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_computed > 100);
-    assert_eq!(asked(&control, || engine.slot_contents(0).unwrap().tokens), tokens_of(&prompt(1, 60)));
+    assert_eq!(answer_while_held(&control, || engine.slot_contents(0).unwrap().tokens), tokens_of(&prompt(1, 60)));
     control.allow(None);
     collect(pinning).unwrap();
 }
@@ -153,7 +153,7 @@ fn a_load_waits_for_its_slot_even_while_that_is_reserved_for_erasing() {
     let stream = engine.submit(Request { slot: Some(1), ..greedy(&prompt(1, 60), 600) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_predicted > 0);
     let loading = engine.submit(Request { slot: Some(1), ..task(&prompt(5, 100), Task::Load(saved.into())) }, None).unwrap();
-    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), None);
+    assert_eq!(answer_while_held(&control, || engine.erase_slot(1).unwrap()), None);
     drop(stream);
     control.allow(None);
     assert_eq!(collect(loading).unwrap()[0].finished.slot, Some(1));

@@ -223,7 +223,7 @@ fn unsaved_prefixes_stay_in_the_device_cache_until_their_cells_are_needed() {
         assert_eq!(run(&engine, greedy(&prompt(seed, 300), 5))[0].tokens, expected(&prompt(seed, 300), 5));
     }
     let refused = collect(engine.submit(task(&prompt(9, 300), Task::Save { computes: true }), None).unwrap());
-    assert_eq!(refused, Err(Error::Save { reason: "told to fail".into() }));
+    assert_eq!(refused, Err(Error::Save { reason: "made to fail".into() }));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_load_that_the_memory_refuses_fails_and_is_not_computed() {
     control.fail_states(true);
     let before = control.n_computed();
     let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
-    assert_eq!(refused, Err(Error::PrefixRefused { reason: "told to fail".into() }));
+    assert_eq!(refused, Err(Error::PrefixRefused { reason: "made to fail".into() }));
     assert_eq!(control.n_computed(), before);
 }
 
@@ -395,7 +395,7 @@ fn the_listing_reports_the_tier_of_each_node() {
     control.allow(Some(0));
     let stream = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(4, 4000)), 1), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_computed > 300);
-    let listing = asked(&control, || engine.cached().unwrap());
+    let listing = answer_while_held(&control, || engine.cached().unwrap());
     let computing: Vec<_> = listing.iter().filter(|node| node.tier == Tier::Computing).collect();
     assert_eq!(computing.len(), 1);
     assert_eq!((computing[0].start, computing[0].slots.len()), (100, 1));
@@ -484,7 +484,7 @@ fn cells_lost_in_a_move_end_only_their_request_with_an_error() {
     control.lose_cells(1);
     drop(low);
     control.allow(None);
-    assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
+    assert_eq!(collect(high), Err(Error::Decode { reason: "made to lose cells".into() }));
     assert_eq!(run(&engine, greedy(&prompt(3, 50), 5))[0].tokens, expected(&prompt(3, 50), 5));
 }
 
@@ -505,7 +505,7 @@ fn lost_cells_of_a_held_prompt_end_their_request_and_not_the_worker() {
         control.lose_cells(2);
         drop(low);
         control.allow(None);
-        assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
+        assert_eq!(collect(high), Err(Error::Decode { reason: "made to lose cells".into() }));
         assert_eq!(run(&engine, greedy(&prompt(3, 50), 5))[0].tokens, expected(&prompt(3, 50), 5));
         settled(&engine, &control);
         assert!(engine.is_running());
