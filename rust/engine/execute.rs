@@ -47,19 +47,19 @@ pub(super) fn recover<R: Runner>(
     };
     let (decoding, prefilling) = (groups(RunningSequence::takes_one_row), groups(|running| !running.takes_one_row()));
     let has_drafts = planner.n_drafted > 0;
-    let mut is_undone = undo_rows(scheduler, cache);
+    let mut is_undone = undo_rows(scheduler.running_mut(), cache);
     if is_undone && has_drafts {
-        if retry(scheduler, cache, planner) {
+        if retry(scheduler.running_mut(), cache, planner) {
             return true;
         }
-        is_undone = undo_rows(scheduler, cache);
+        is_undone = undo_rows(scheduler.running_mut(), cache);
     }
     if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
         scheduler.fail(&prefilling, &error);
-        if retry(scheduler, cache, planner) {
+        if retry(scheduler.running_mut(), cache, planner) {
             return true;
         }
-        undo_rows(scheduler, cache);
+        undo_rows(scheduler.running_mut(), cache);
     }
     scheduler.fail(&prefilling, &error);
     scheduler.fail(&decoding, &error);
@@ -67,19 +67,15 @@ pub(super) fn recover<R: Runner>(
 }
 
 /// Decodes the planned rows of all running sequences, without drafts. Returns true if that succeeded.
-fn retry<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, planner: &mut Planner) -> bool {
-    planner.take_cells(scheduler, cache);
-    let is_computed = cache.decode(&planner.plan).is_ok();
-    if is_computed {
-        scheduler.count_full_decode(count(planner.plan.rows.iter()));
-    }
-    is_computed
+fn retry<R: Runner>(running: &mut [RunningSequence], cache: &mut CacheManager<R>, planner: &mut Planner) -> bool {
+    planner.take_cells(running, cache);
+    cache.decode(&planner.plan).is_ok()
 }
 
 /// Removes the planned rows from the cache, and drops the drafts. Returns false if the memory cannot.
-fn undo_rows<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
+fn undo_rows<R: Runner>(running: &mut [RunningSequence], cache: &mut CacheManager<R>) -> bool {
     let mut is_undone = true;
-    for running in scheduler.running_mut().iter_mut().filter(|running| running.n_planned > 0) {
+    for running in running.iter_mut().filter(|running| running.n_planned > 0) {
         running.draft = Draft::default();
         // A part of an image that can only be cached as a whole is dropped with its request, which is a prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_held) || running.n_cacheable() < running.n_held;

@@ -189,8 +189,9 @@ impl<R: Runner> Worker<R> {
         cache.settle();
         planner.divide(scheduler, cache);
         planner.grant_cells(scheduler, cache);
+        cache.settle();
         planner.draft(scheduler, cache);
-        planner.take_cells(scheduler, cache);
+        planner.take_cells(scheduler.running_mut(), cache);
         if planner.changes_adapters {
             scheduler.count_adapter_change();
         }
@@ -205,20 +206,15 @@ impl<R: Runner> Worker<R> {
             output.wake_all();
         }
         self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.publish);
-        let decode_time = if planner.plan.rows.is_empty() {
-            None
-        } else {
+        let mut decode_time = None;
+        if !planner.plan.rows.is_empty() {
             let started_at = Instant::now();
-            match execute(scheduler, cache, planner) {
-                Ok(took) => {
-                    scheduler.count_full_decode(count(planner.plan.rows.iter()) - planner.n_drafted);
-                    Some(took)
-                }
-                Err(error) => recover(scheduler, cache, planner, error).then(|| started_at.elapsed()),
-            }
-        };
+            decode_time = execute(scheduler, cache, planner)
+                .map_or_else(|error| recover(scheduler, cache, planner, error).then(|| started_at.elapsed()), Some);
+        }
         self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.decode);
         if decode_time.is_some() {
+            scheduler.count_full_decode(count(planner.plan.rows.iter()) - planner.n_drafted);
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
             let n_reported = hooks::after_decode(scheduler, cache.runner(), samplers);

@@ -68,14 +68,15 @@ impl Planner {
     }
 
     /// Drafts tokens in the rows, cells and logits that this step leaves.
-    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         let running = scheduler.slots.running();
         let n_planned: u32 = running.iter().map(|running| running.n_planned).sum();
         let n_with_logits = |running: &RunningSequence| if hooks::rows_wanted(running).is_some() { running.n_planned } else { 1 };
         let n_outputs: u32 = running.iter().map(n_with_logits).sum();
+        let n_free_cells = u32::try_from(cache.kv().n_free()).unwrap_or(u32::MAX);
         let n_free = [
             scheduler.limits.n_ubatch.saturating_sub(n_planned),
-            cache.n_free().saturating_sub(n_planned),
+            n_free_cells.saturating_sub(n_planned),
             scheduler.limits.n_outputs.saturating_sub(n_outputs),
         ];
         let room = DraftRoom {
@@ -87,11 +88,11 @@ impl Planner {
         hooks::draft(scheduler, cache, &room);
     }
 
-    pub(crate) fn take_cells<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-        let planned_sequences = scheduler.slots.running().iter().filter(|running| running.n_planned > 0);
+    pub(crate) fn take_cells<R: Runner>(&mut self, running: &mut [RunningSequence], cache: &mut CacheManager<R>) {
+        let planned_sequences = running.iter().filter(|running| running.n_planned > 0);
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.extend(rows);
-        self.fill(scheduler.slots.running_mut());
+        self.fill(running);
         self.changes_adapters = !self.plan.rows.is_empty() && self.plan.adapter_set != *self.adapters.current();
         if self.changes_adapters {
             self.plan.adapter_set = self.adapters.current().clone();

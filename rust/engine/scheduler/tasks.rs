@@ -7,31 +7,39 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, SavedPiece, SavedPrefix, Task, TaskResult};
 
-pub(crate) fn finish_tasks<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    let mut next = scheduler.slots.next_key(None);
-    while let Some(key) = next {
-        next = scheduler.slots.next_key(Some(key));
-        let running = scheduler.slots.sequence_mut(key);
-        let task = &running.sequence.request.task;
-        if *task == Task::Complete || running.n_uncomputed() > 0 {
-            continue;
-        }
-        match if matches!(task, Task::Save { .. }) { save_next(cache, running) } else { Ok(true) } {
-            Ok(true) => match take_result(cache, running) {
-                Ok(result) => {
-                    let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
-                    scheduler.finish(key, reason, result);
-                }
-                Err(error) => scheduler.fail_computed(key, error),
-            },
-            Ok(false) => {}
-            Err(error) => {
-                let group_id = running.sequence.group_id;
-                scheduler.fail(&[group_id], &error);
+/// Carries out tasks whose prompts are computed. Returns the sequences of those that have ended, and their results.
+pub(crate) fn run_tasks<R: Runner>(
+    running: &mut [RunningSequence],
+    cache: &mut CacheManager<R>,
+) -> Vec<(SchedulingKey, Result<Option<TaskResult>>)> {
+    let due = running.iter_mut().filter(|running| running.sequence.request.task != Task::Complete && running.n_uncomputed() == 0);
+    let ended = due.filter_map(|running| Some((running.key(), run_task(running, cache).transpose()?)));
+    ended.collect()
+}
+
+/// Returns `None` if further entries of the prefix must be saved in later steps.
+fn run_task<R: Runner>(running: &mut RunningSequence, cache: &mut CacheManager<R>) -> Result<Option<Option<TaskResult>>> {
+    let is_saved = !matches!(running.sequence.request.task, Task::Save { .. }) || save_next(cache, running)?;
+    if is_saved { take_result(cache, running).map(Some) } else { Ok(None) }
+}
+
+impl Scheduler {
+    pub(crate) fn end_task(&mut self, key: SchedulingKey, result: Result<Option<TaskResult>>) {
+        let sequence = &mut self.slots.sequence_mut(key).sequence;
+        match result {
+            Ok(result) => {
+                let reason = sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
+                self.finish(key, reason, result);
             }
+            Err(error @ Error::Save { .. }) => {
+                let group_id = sequence.group_id;
+                self.fail(&[group_id], &error);
+            }
+            Err(error) => self.fail_computed(key, error),
         }
     }
 }

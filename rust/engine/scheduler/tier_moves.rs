@@ -8,7 +8,7 @@ use crate::engine::scheduler::prefix_match::hold_prompts;
 use crate::engine::scheduler::resumption::find_awaited;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
-use crate::engine::scheduler::tasks::finish_tasks;
+use crate::engine::scheduler::tasks::run_tasks;
 use crate::error::{Error, Result};
 use crate::request::Task;
 
@@ -41,15 +41,16 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
         }
         next = scheduler.slots.next_key(Some(key));
     }
-    finish_tasks(scheduler, cache);
+    for (key, result) in run_tasks(scheduler.slots.running_mut(), cache) {
+        scheduler.end_task(key, result);
+    }
     let is_idle = scheduler.slots.running().is_empty();
     while !cache.is_out_of_time() && cache.offload_early(is_idle) {}
     while !cache.is_out_of_time() && cache.relocate(|ids, reason| scheduler.fail_lost(ids, reason)) {}
     hold_prompts(&mut scheduler.queue, cache);
 }
 
-/// Reloads the next entry of a sequence. Returns `false` if no entry is left, if it must wait, or if its tokens are computed
-/// instead.
+/// Reloads the next entry of a sequence. Returns `false` if none is left, if it must wait, or if its tokens are computed instead.
 fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Result<bool> {
     let running = scheduler.slots.sequence(key);
     let Some(next) = running.next_reload() else { return Ok(false) };
