@@ -121,14 +121,6 @@ impl Inner {
         Err(Error::InvalidRequest { param: "slot", message })
     }
 
-    pub(super) fn check_tokens(&self, param: &'static str, tokens: &[Token]) -> Result<()> {
-        let n_vocab = self.model.n_vocab;
-        let is_outside = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
-        let Some(token) = tokens.iter().find(is_outside) else { return Ok(()) };
-        let message = format!("token {token} is not in the vocabulary ({n_vocab} tokens)");
-        Err(Error::InvalidRequest { param, message })
-    }
-
     /// Creates the sampler of a request. Called on the caller's thread: on the worker's it would delay the running streams.
     pub(super) fn sampler(&self, request: &mut Request) -> Sampler {
         let ModelCapabilities { suppressed, token_strings, .. } = &self.model;

@@ -194,8 +194,7 @@ pub struct ContextShift {
 #[expect(clippy::struct_excessive_bools, reason = "independent options of a request")]
 pub struct Request {
     pub prompt: Prompt,
-    /// Tokens after the prompt, which [branches](crate::engine::Engine::submit_branches) share; the suffix belongs to one of
-    /// them.
+    /// Tokens after the prompt that belong to one of several [branches](crate::engine::Engine::submit_branches).
     pub suffix: Vec<Token>,
     /// Number of completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
@@ -265,7 +264,11 @@ fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result
     if n > max { reject(param, format!("{param} has {n} {unit}; at most {max} are allowed")) } else { Ok(()) }
 }
 
-fn validate_tokens<'a>(param: &'static str, tokens: impl IntoIterator<Item = &'a Token>, n_vocab: usize) -> Result<()> {
+pub(crate) fn validate_tokens<'a>(
+    param: &'static str,
+    tokens: impl IntoIterator<Item = &'a Token>,
+    n_vocab: usize,
+) -> Result<()> {
     match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
         Some(token) => reject(param, format!("token {token} is not in the vocabulary ({n_vocab} tokens)")),
         None => Ok(()),

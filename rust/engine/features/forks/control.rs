@@ -12,7 +12,7 @@ use crate::engine::output::fork::{Fork, ForkDestination, ForkKind};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::worker::Command;
 use crate::error::{Error, Result};
-use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task};
+use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task, validate_tokens};
 use crate::sampling::Sampler;
 
 pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
@@ -29,7 +29,7 @@ fn request_fork(
 ) -> Result<PendingFork> {
     let inner = engine.upgrade().ok_or(Error::Stopped)?;
     let Fork { branch, at, append, kind, destination } = fork;
-    inner.check_tokens("append", &append)?;
+    validate_tokens("append", &append, inner.model.n_vocab)?;
     let (branches, n) = inner.validate_forks(kind)?;
     let permit = inner.queue_permit()?;
     let group_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
