@@ -1,9 +1,8 @@
 //! Hashes of the cached prefixes' blocks, for a router that distributes requests to several engines.
 //!
 //! A text is divided into blocks of [`BLOCK`] tokens. The hash of a block covers its tokens and the preceding hash, so it
-//! identifies the text up to its end. It is keyed (`BLAKE2b`, RFC 7693) by a secret that the engines and the router share, and
-//! by the adapter set of the block's last token. Nodes store their hashes, which are computed on request, a bounded number per
-//! call.
+//! identifies the text up to its end. It is keyed (`BLAKE2b`, RFC 7693) by a secret that the engines and the router share, and by
+//! the adapter set of the block's last token. Nodes store their hashes, of which each call computes a bounded number.
 
 use blake2b_simd::Params;
 

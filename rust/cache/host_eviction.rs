@@ -188,8 +188,7 @@ impl KvCache {
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
     }
 
-    /// Drops entries until `n_bytes` more fit for `node`, or none and returns `false`. Dropping may join nodes, `node`
-    /// included.
+    /// Drops entries until `n_bytes` more fit for `node`, or none and returns `false`. Dropping may join nodes, also `node`.
     pub(super) fn evict_for(&mut self, node: NodeId, n_bytes: u64, reason: EvictionReason) -> bool {
         let Some(dropped) = self.entries_to_drop(node, n_bytes, reason) else { return false };
         for id in dropped {

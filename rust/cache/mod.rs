@@ -200,8 +200,7 @@ impl KvCache {
         self.free_ids.len()
     }
 
-    /// Places a pinned path that starts with the device part of `matched` on the lowest free id. Returns `None` if no id is
-    /// free.
+    /// Places a pinned path that starts with the device part of `matched` on the lowest free id; `None` if no id is free.
     pub fn place(&mut self, adapters: &AdapterSchedule, matched: Option<&PrefixMatch>) -> Option<KvSeqId> {
         let id = self.free_ids.pop_first()?;
         self.now += 1;
@@ -267,8 +266,7 @@ impl KvCache {
         self.cut_at(id, n_tokens);
     }
 
-    /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them. Enough cells must
-    /// be free.
+    /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, to free cells.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
         for (id, tokens) in rows {
             self.path_mut(id).tail.extend_from_slice(tokens);
@@ -286,8 +284,7 @@ impl KvCache {
         self.cell_runs.shorten(id, n_kept);
     }
 
-    /// Records that the entry of the range `entry` was reloaded to `id`, which kept only `tokens` of it. A private tail stays
-    /// private.
+    /// Records that `entry` was reloaded to `id`, which kept only `tokens` of it. A private tail stays private.
     pub fn record_reload(&mut self, id: KvSeqId, tokens: &[Token], entry: &Range<u32>) {
         let start = self.n_held(id);
         self.cell_runs.grow_by_entry(id, entry, &(start..start + length(tokens)));

@@ -19,8 +19,7 @@ pub(super) struct Pin {
 pub struct Reservation(pub(super) NodeId);
 
 impl KvCache {
-    /// Pins the tokens of the path of `id` and makes the path idle, also after an error. Without a host cache the path stays
-    /// pinned.
+    /// Pins the tokens of the path of `id` and makes it idle, also after an error. Without a host cache the path stays pinned.
     ///
     /// # Errors
     /// [`Error::PinsFull`] if pins would take more than half of the host cache or, without one, of the device cache or the ids,

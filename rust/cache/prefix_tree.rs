@@ -181,8 +181,7 @@ impl PrefixTree {
         tree_match
     }
 
-    /// Splits `id` after its first `n` tokens; returns the upper part. The lower part keeps the id, the tips, the children and
-    /// the host cache entry.
+    /// Splits `id` after `n` tokens; returns the upper part. The lower one keeps id, tips, children and host cache entry.
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "neither part is empty");

@@ -17,8 +17,7 @@
 //! slow if rows share no cells and needs heads × cells × rows × 4 bytes. Our kernel computes visible cells only, and shared
 //! ones for all rows together.
 //!
-//! Threads: one per physical core. Two threads of one core share its arithmetic units, and each layer waits for the slowest
-//! thread.
+//! Threads: one per physical core. Two on one core share its arithmetic units, and each layer waits for the slowest thread.
 
 use super::{
     EnabledKernels, EngineConfig, FlashAttention, HardwareInfo, KernelChoice, Limits, MIN_CHUNK, ModelInfo, Named, TunedSettings,

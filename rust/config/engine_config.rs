@@ -6,8 +6,7 @@ use super::{KernelChoice, Pooling, RopeConfig, SpeculationConfig, Threads, named
 
 named_variants! {
     pub enum FlashAttention {
-        /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; in a [`ResolvedConfig`](super::ResolvedConfig):
-        /// llama.cpp's choice.
+        /// In an [`EngineConfig`]: our kernel, the tuned setting or a rule; once [resolved](super::ResolvedConfig): llama.cpp's.
         Auto = "auto",
         On = "on",
         Off = "off",

@@ -3,8 +3,7 @@
 use super::{Named, named_variants};
 
 named_variants! {
-    /// Reduction of the embeddings of a text's tokens to one, in the order of the numbers in GGUF metadata. Fixed for the
-    /// lifetime of a context.
+    /// Reduction of the embeddings of a text's tokens to one, numbered as in GGUF metadata. Fixed for the lifetime of a context.
     pub enum Pooling {
         /// No reduction: one embedding per token.
         None = "none",

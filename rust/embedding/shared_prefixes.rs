@@ -17,8 +17,7 @@ pub(super) struct BranchPoint {
     pub(super) n_tokens: usize,
 }
 
-/// Returns the length of the common prefix of each pair of texts, without the last token of either, whose output is the
-/// embedding. Short prefixes count as 0.
+/// Returns the common prefix lengths of all pairs of texts, without the last tokens, whose output is the embedding; or 0.
 pub(super) fn common_prefix_lengths(texts: &[Vec<Token>]) -> Vec<Vec<usize>> {
     let n_common = |i: usize, j: usize| {
         let (a, b) = (&texts[i], &texts[j]);

@@ -29,8 +29,7 @@ impl StallDetector {
         *self = Self::default();
     }
 
-    /// Ends the most senior request after [`MAX_IDLE_STEPS`] of them in [`MIN_STALL`] or longer, so that the others continue;
-    /// with debug assertions, panics instead.
+    /// Ends the most senior request after [`MAX_IDLE_STEPS`] in [`MIN_STALL`] or longer; with debug assertions, panics instead.
     pub(super) fn observe_idle_step<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
         if !scheduler.is_busy() || waits_for_external_event(scheduler) {
             return self.reset();

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use crate::request::Token;
 use crate::sampling::Vocabulary;
 
-/// Size of the vocabulary: 0 is the end token, 1 and 2 are the halves of "é", the last is a newline, the others are printable
-/// characters.
+/// Size of the vocabulary: the end token, the two halves of "é", printable characters, and last a newline.
 pub const N_VOCAB: usize = 96;
 
 pub const END: Token = 0;

@@ -122,8 +122,7 @@ impl Matcher {
         if self.n_cached > MAX_CACHED { self.clear_except(state) } else { state }
     }
 
-    /// True while a look-ahead may continue: it is bounded, and may not clear the cache, which would change the number of the state
-    /// that it returns to.
+    /// True while a look-ahead may continue: it is bounded, and must not clear the cache, which would renumber its states.
     pub(super) fn may_look_ahead(&self) -> bool {
         self.n_steps <= MAX_LOOK_AHEAD && self.n_inspected <= MAX_LOOK_AHEAD && self.n_cached <= MAX_CACHED
     }

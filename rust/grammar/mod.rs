@@ -1,9 +1,8 @@
 //! Grammars in GBNF, which constrain the text of a completion.
 //!
-//! The language is llama.cpp's, as described in its `grammars/README.md`. The rules that its parser makes of a text, and the
-//! tokens that are allowed after each other, are the same; tests compare both with llama.cpp. The implementation is ours,
-//! because llama.cpp reports errors of a grammar only on its standard error, and some grammars make it loop endlessly, exhaust
-//! the memory or abort the process:
+//! The language is llama.cpp's (`grammars/README.md`). The rules that its parser makes of a text, and the tokens that are allowed
+//! after each other, are the same; tests compare both. The implementation is ours, because llama.cpp reports errors of a grammar
+//! only on its standard error, and some grammars make it loop endlessly, exhaust the memory or abort the process:
 //!
 //! - Errors of a grammar are reported with their line and column ([`ParseError`]).
 //! - `{3,2}` is refused; llama.cpp makes 2⁶⁴ rules of it.

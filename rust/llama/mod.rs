@@ -193,8 +193,7 @@ impl LlamaRunner {
     }
 }
 
-/// Number of sequence ids of a context: one more than the engine uses, to probe, save and restore with. Not where each id costs a
-/// whole state.
+/// Number of sequence ids of a context: one more than the engine uses, to probe and copy with, unless ids cost whole states.
 fn n_sequences(model: &Model, config: &ResolvedConfig) -> u32 {
     config.limits.n_seq_max + u32::from(!model.keeps_states())
 }

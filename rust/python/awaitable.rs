@@ -35,12 +35,10 @@ pub(super) enum WaitTarget {
     Nothing,
 }
 
-/// One `await` of a stream, of a fork, or of embeddings. It has a coroutine's four methods, so that `asyncio.create_task`
-/// accepts it.
+/// One `await` of a stream, of a fork, or of embeddings, with a coroutine's four methods, which `asyncio.create_task` requires.
 ///
-/// An event leaves the stream in the very step that passes it to the task: a task that is cancelled while it waits, or after
-/// its wake-up, leaves the event in the stream. Several tasks may await one stream, on several loops; each event goes to one of
-/// them.
+/// An event leaves the stream in the very step that passes it to the task: a task that is cancelled while it waits, or after its
+/// wake-up, leaves it there. Several tasks, on several loops, may await one stream; each event goes to one of them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
 pub(super) struct PyNext {
     source: AwaitSource,

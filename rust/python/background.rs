@@ -2,8 +2,7 @@
 //!
 //! Compute threads synchronize many times per step, so that a step takes a hundred times as long if one of them shares its core
 //! with a thread of equal priority. But a thread of low priority must never hold the GIL: the event loop would wait for it, and
-//! it for a core. Therefore the calling thread keeps its priority and sleeps, and another thread with low priority does the
-//! work.
+//! it for a core. So the calling thread keeps its priority and sleeps, while a thread with low priority works.
 
 use std::cell::Cell;
 use std::panic;

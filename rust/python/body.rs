@@ -49,8 +49,7 @@ enum PathStep {
     Index(usize),
 }
 
-/// Parses a large body and keeps its `fields`; fields in `tokens` may be token ids or lists of them, fields in `biases` logit
-/// biases.
+/// Parses a large body and keeps its `fields`; those in `tokens` may be token ids or lists, those in `biases` logit biases.
 ///
 /// Returns the body as JSON with these fields only, without the values that are returned separately: such lists, by field, and
 /// long strings, each with the path at which `…` replaces it. Raises `ValueError` if the body is invalid.
@@ -203,8 +202,7 @@ fn parse_token(key: &str) -> Option<Token> {
     if key.starts_with('+') { None } else { key.parse().ok() }
 }
 
-/// Rejects JSON that is nested too deep or has half a surrogate pair, and returns the number of its values; a lower bound if it
-/// is not valid JSON.
+/// Rejects JSON that is nested too deep or has half a surrogate pair. Returns the number of values, at least if it is invalid.
 fn count_values(text: &str) -> Result<usize, String> {
     let (mut depth, mut n_values, mut at) = (0_usize, 1, 0);
     let bytes = text.as_bytes();

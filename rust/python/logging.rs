@@ -1,7 +1,6 @@
 //! Forwarding of `tracing` events to Python's `logging`: ours to the logger `weft`, llama.cpp's to `weft.llama_cpp`.
 //!
-//! Events come from any thread, including the engine's worker, which must not take the GIL. A bounded channel passes them to a
-//! separate thread that takes it.
+//! Events come from any thread. The engine's worker must not take the GIL: a bounded channel passes them to a thread that does.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,5 +1,4 @@
-//! Logprobs in the server's JSON. Creating a thousand Python objects per token and serializing them would block the event loop
-//! for milliseconds.
+//! Logprobs in the server's JSON: a thousand Python objects per token would block the event loop for milliseconds.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

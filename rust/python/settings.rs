@@ -1,5 +1,4 @@
-//! Conversion of `weft.EngineConfig`. Errors name the setting; ranges are checked by [`EngineConfig::resolve`] and when a model is
-//! loaded.
+//! Conversion of `weft.EngineConfig`. Errors name the setting; [`EngineConfig::resolve`] and loading a model check the ranges.
 
 use std::path::PathBuf;
 use std::time::Duration;

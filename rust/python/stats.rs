@@ -156,8 +156,7 @@ pub(super) struct PyRecentStep {
 }
 
 impl PyRecentStep {
-    /// Converts the last steps, with times on the clock of Python's `time.monotonic`: Rust uses the same clock, but only Python
-    /// exposes its value.
+    /// Converts the last steps, with times on the clock of `time.monotonic`: it is Rust's too, but only Python exposes its value.
     pub(super) fn list(py: Python<'_>, steps: Vec<RecentStep>) -> PyResult<Vec<Self>> {
         let now_s: f64 = py.import("time")?.call_method0("monotonic")?.extract()?;
         let now = Instant::now();

@@ -48,8 +48,7 @@ pub trait Constraint: Send {
         Vec::new()
     }
 
-    /// Returns how many of `tokens` may come next, one after the other; more where it is expensive to know. The constraint does not
-    /// advance.
+    /// Returns how many of `tokens` may come next, in order, without advancing; more where it is expensive to know.
     fn n_allowed(&mut self, tokens: &[Token]) -> usize {
         tokens.len()
     }

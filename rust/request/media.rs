@@ -24,14 +24,12 @@ pub enum Encoding {
 
 /// An image, audio, or a part of one, in the form that a model consumes.
 pub trait Medium: fmt::Debug + Send + Sync {
-    /// Returns the id of its first position; the others follow in descending order, all below 0. In a process, only equal media
-    /// have equal ids.
+    /// Returns the id of its first position, below 0; the others descend from it. In a process, only equal media share ids.
     fn first_id(&self) -> Token;
 
     fn n_tokens(&self) -> u32;
 
-    /// Returns how far it advances the position counter: less than `n_tokens` under M-RoPE (Qwen2-VL,
-    /// <https://arxiv.org/abs/2409.12191>).
+    /// Returns how far it advances the position counter: less than `n_tokens` under M-RoPE (<https://arxiv.org/abs/2409.12191>).
     fn n_positions(&self) -> u32 {
         self.n_tokens()
     }

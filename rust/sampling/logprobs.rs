@@ -3,8 +3,7 @@
 use crate::request::Token;
 use crate::sampling::{candidates::Candidates, row::Row};
 
-/// Returns the logprobs of `token` and of the `n` most likely tokens of the raw row, most likely first, the lower of equals
-/// first.
+/// Returns the logprobs of `token` and of the `n` most likely tokens of the raw row, most likely and then lowest first.
 ///
 /// An impossible token has −∞ and is never listed. NaN counts as −∞, and infinite logits share the whole probability. Accurate
 /// to about 10⁻⁶.
@@ -42,8 +41,7 @@ fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
-/// e to a power of at most 0, with a relative error below 10⁻⁵; 0 for NaN and below −87. Compilers can vectorise it, unlike calls
-/// of `expf`.
+/// e to a power of at most 0, vectorizable; relative error below 10⁻⁵, 0 for NaN and below −87.
 fn exp(power: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;

@@ -136,8 +136,7 @@ impl Sampler {
         self.candidates.distribution()
     }
 
-    /// Returns the logprobs of the last draw, the lower of equals first. A token that could not be drawn has −∞ and is not
-    /// listed.
+    /// Returns the logprobs of the last draw, the lower of equals first. Impossible tokens have −∞ and are not listed.
     pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
         self.candidates.logprobs(token, n)
     }

@@ -13,8 +13,7 @@ thread_local! {
     static SORT_BUFFER: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Radix sort by the upper halves; the few equal ones are then sorted by comparison. Measured at 152,064 numbers: 1.6 ms,
-/// against 2.5 ms for a comparison sort.
+/// Radix sort by the upper halves, then by comparison of the few equal ones: 1.6 ms for 152,064 numbers instead of 2.5 ms.
 pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) -> T) -> T {
     if numbers.len() < MIN_RADIX_SORT {
         numbers.sort_unstable();

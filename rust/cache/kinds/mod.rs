@@ -76,8 +76,7 @@ pub struct MemoryKind {
 }
 
 impl MemoryKind {
-    /// The memory of a context that computes embeddings: it is never saved, and each token attends to the last `n_window`
-    /// tokens, or to all if that is 0.
+    /// Memory for embeddings: never saved; each token attends to the last `n_window` tokens, or to all if that is 0.
     pub const fn for_embeddings(n_window: u32) -> Self {
         Self {
             forks: if n_window > 0 { ForkRule::InWindow } else { ForkRule::Anywhere },
@@ -141,8 +140,7 @@ pub(super) trait MemoryRules: Debug + Sync {
         can_fork: CanFork<'_>,
     ) -> Option<PrefixMatch>;
 
-    /// Returns true if another path makes the path of `id` redundant: by default an idle path of equal length, since a longer
-    /// window or state has moved past its end.
+    /// Returns true if another path makes the path of `id` redundant: by default an idle one of equal length.
     fn is_contained(&self, cache: &KvCache, id: KvSeqId) -> bool {
         cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
     }

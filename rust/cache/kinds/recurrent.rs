@@ -76,8 +76,7 @@ impl MemoryRules for RecurrentRules {
 }
 
 impl KvCache {
-    /// Saves the state of the running path of `id` after exactly `n_tokens` tokens. Returns `false` if the host cache has no
-    /// space.
+    /// Saves the state of the running path of `id` after exactly `n_tokens` tokens, or returns `false` if there is no space.
     pub(crate) fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;

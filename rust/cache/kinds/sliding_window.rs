@@ -83,8 +83,7 @@ impl MemoryRules for SlidingWindowRules {
     }
 }
 
-/// Returns the longest fork. An id whose window is incomplete at one position is incomplete at all earlier ones: each id is
-/// checked once.
+/// Returns the longest fork. An id whose window is incomplete at one position is so at all earlier ones: each is checked once.
 fn find_deepest_fork(cache: &KvCache, on_device: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(KvSeqId, u32)> {
     let mut visited = None;
     on_device.iter().rev().find_map(|(id, reached)| {
@@ -128,8 +127,7 @@ fn find_unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
 }
 
 /// Returns the first part of the last `n_nodes` nodes of the path to `tip` that must be saved so that a sequence can begin at
-/// `tip`: tokens without an entry, and tokens of the window from `needed_from` on that their entry lacks
-/// because it was saved of a longer path.
+/// `tip`: tokens without an entry, and tokens of the window from `needed_from` on that the entry of a longer path lacks.
 ///
 /// A replacing entry starts at the window of the last token, one token before the window of the next one: a prompt that ends at
 /// `tip` computes its last token again to get the logits.

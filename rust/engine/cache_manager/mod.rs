@@ -272,8 +272,7 @@ impl<R: Runner> CacheManager<R> {
         self.settled().n_held(id)
     }
 
-    /// Keeps only the first `n_kept` tokens of `id`, after a failed decode or a rejected draft. Returns `false` if the model's memory
-    /// cannot.
+    /// Keeps only the first `n_kept` tokens of `id`, after a failed decode or a rejected draft, or returns `false` if it cannot.
     pub(crate) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         self.flush();
         self.kv.truncate(id, n_kept);

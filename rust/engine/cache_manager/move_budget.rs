@@ -8,13 +8,11 @@ use crate::cache::{IdleCost, PathRemoval};
 /// Maximum time of offloading, and so of reloading, one entry: bounds the delay of arrivals and streams.
 pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
 
-/// Decodes after which an idle prefix has cost as much as offloading and reloading it, if its cells are adjacent and decodes
-/// compute [`IdleCost::Scores`] of it.
+/// Decodes with [`IdleCost::Scores`] after which an idle prefix of adjacent cells has cost as much as moving it out and in.
 ///
-/// Measured on a CPU, per idle token: a decode of 8 rows takes 2.8 µs longer with a model of 0.5B parameters and 0.25 µs with
-/// one of 2M, a decode of 1 row 0.6 µs; offloading and reloading adjacent cells takes 6 to 10 µs and 1.5 µs: 3 to 13 decodes.
-/// Scattered cells cost more: up to 180 µs and 17 µs, and 64 decodes. Offloading at break-even costs at most about twice the
-/// better of keeping and offloading immediately.
+/// Measured on a CPU, per idle token: a decode of 8 rows takes 2.8 µs longer with a model of 0.5B parameters and 0.25 µs with one
+/// of 2M, a decode of 1 row 0.6 µs; offloading and reloading adjacent cells takes 6 to 10 µs and 1.5 µs: 3 to 13 decodes.
+/// Scattered cells cost up to 180 µs and 17 µs, and 64 decodes. At break-even the cost is at most about twice the minimum.
 const BREAK_EVEN_DECODES: u64 = 6;
 
 /// Maximum number of these decodes, however expensive a prefix is to save.

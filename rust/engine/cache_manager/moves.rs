@@ -99,9 +99,8 @@ impl<R: Runner> CacheManager<R> {
 
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if none qualifies.
     ///
-    /// Idle cells that slow down decodes are offloaded while no sequence runs, once they have cost more than moving them out
-    /// and back, and, with [`IdleCost::Scores`], if they are older than the newest start. Without a host cache they stay:
-    /// computing them again is far more expensive.
+    /// Idle cells that slow down decodes are offloaded while no sequence runs, once they have cost more than moving them out and
+    /// back, and, with [`IdleCost::Scores`], if they are older than the newest start. Without a host cache they stay.
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
         self.settle();
         let cost = self.kind().idle_cost;

@@ -17,8 +17,7 @@ impl<R: Runner> CacheManager<R> {
         n_wanted.min(self.n_free())
     }
 
-    /// As [`CacheManager::free_cells`]. Returns `false` if the ids are not available yet, or this step has no time left to
-    /// save.
+    /// As [`CacheManager::free_cells`]. Returns `false` if too few ids are free yet, or this step has no time left to save.
     ///
     /// With [`Urgency::Now`] this succeeds for sequences in slots: there are at least as many ids as slots, pinned prefixes
     /// leave one for each slot, and held prompts release theirs.

@@ -1,5 +1,4 @@
-//! Generated chat texts in their original tokens: a later turn sends them back as text, which the tokenizer may split
-//! differently. Pure: texts in, tokens out.
+//! Generated chat texts in their original tokens: a later turn's text may be split differently. Pure: texts in, tokens out.
 //!
 //! A prompt made from text is replaced by an earlier text and its own rest, while their bytes agree, from one common token
 //! boundary to the next. Only generated text is replaced, and never across a control token.
@@ -181,8 +180,7 @@ impl Transcript {
     }
 }
 
-/// Returns the number of tokens of either text up to their first common boundary. `None` if their bytes differ before, or a
-/// control token or an end precedes it.
+/// Returns the tokens of either text up to their next common boundary; `None` if bytes differ or a control token precedes it.
 fn find_next_boundary<'a>(
     left: &'a [Token],
     right: impl Iterator<Item = &'a Token> + 'a,

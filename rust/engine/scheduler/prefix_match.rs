@@ -10,8 +10,7 @@ use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder, Reque
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
-/// Returns the longest cached prefix of a group's prompt. At least the last token is left to compute, for its logits, unless
-/// they are known or not needed.
+/// Returns the longest cached prefix of a group's prompt, without the last token if its logits are needed and unknown.
 pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> PrefixMatch {
     let group = scheduler.queue.group(group_id);
     if let Some(prompt_holder) = group.prompt_holder.id() {

@@ -64,8 +64,7 @@ impl Phase {
     }
 }
 
-/// Tokens that a sequence is expected to sample. The decode of a step computes them after its last token, each with logits, so that
-/// it can sample several tokens in that step.
+/// Tokens that a sequence is expected to sample, which the step computes after its last one, each with logits, to sample several.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) tokens: Vec<Token>,

@@ -50,9 +50,8 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     }
 }
 
-/// Compares the tokens that were just sampled with the drafted ones. A sequence whose token was drafted samples again in this step,
-/// from the row after it, which is computed already; the others drop the cells of the rest of their drafts. Returns true if any
-/// sequence samples again.
+/// Compares the sampled tokens with the drafted ones. A sequence whose token was drafted samples again in this step, from the row
+/// after it, which is computed already; the others drop the rest of their drafts. Returns true if any sequence samples again.
 pub(crate) fn verify_drafts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
     let Scheduler { slots, features, .. } = scheduler;
     let mut samples_again = false;

@@ -226,8 +226,7 @@ fn read_bound<'a>(schema: &'a JsonValue, name: &str) -> Result<Option<(&'a JsonV
     let is_low = name == "minimum" || name == "exclusiveMinimum";
     match value.number() {
         None => refuse(value, format!("{name} must be a number")),
-        // Absolute values of generated numbers are below 10¹⁵: an upper bound above that is no constraint, nor is a lower bound
-        // below −10¹⁵.
+        // Absolute values of generated numbers are below 10¹⁵: bounds beyond that are no constraints.
         Some(number) if is_low && number > 1e15 || !is_low && number < -1e15 => {
             refuse(value, format!("{name} is {number}; it must be between −10¹⁵ and 10¹⁵"))
         }

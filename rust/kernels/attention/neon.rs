@@ -31,8 +31,7 @@ unsafe fn read_mask(mask: *const u16) -> (u64, u64) {
     // SAFETY: every AArch64 processor has NEON, here and below; the caller guarantees 64 elements.
     unsafe {
         let numbers = |i: usize| vld1q_u16(mask.add(8 * i));
-        // Compresses 16-bit comparison masks to one bit each: each byte keeps its bit, then three pairwise additions join the
-        // bytes.
+        // Compresses 16-bit comparison masks to one bit each: each byte keeps its bit, then pairwise additions join the bytes.
         let bits = |is_so: &dyn Fn(usize) -> _| {
             let bytes = |i| vandq_u8(vcombine_u8(vmovn_u16(is_so(i)), vmovn_u16(is_so(i + 1))), vld1q_u8(BITS.as_ptr()));
             let fours = vpaddq_u8(vpaddq_u8(bytes(0), bytes(2)), vpaddq_u8(bytes(4), bytes(6)));

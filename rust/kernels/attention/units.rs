@@ -39,8 +39,7 @@ impl AttentionSizes {
         Self { shape: *shape, n_threads, n_parts, heads_per_part, max_rows }
     }
 
-    /// Rows to process together: as many as fit, but fewer if some threads would have no work. The longest row has `n_blocks`
-    /// blocks.
+    /// Rows to process together: as many as fit, but fewer if threads would have no work. The longest row has `n_blocks` blocks.
     pub(super) fn rows_per_group(&self, n_blocks: usize) -> usize {
         let n_wanted = UNITS_PER_THREAD * self.n_threads;
         let units_per_group = self.shape.n_kv_heads * self.n_parts * n_blocks.max(1);

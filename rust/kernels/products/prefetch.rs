@@ -11,8 +11,7 @@ const REPEAT_DISTANCE: usize = 64;
 
 const START_BYTES: usize = 16 * 1024;
 
-/// Prefetches a cache line exactly here: the compiler may group intrinsics, and a processor that receives many requests together
-/// stalls until its queue has room.
+/// Prefetches a cache line exactly here: if the compiler grouped such requests, the processor would stall until they fit.
 #[inline(always)]
 fn prefetch_line(at: *const u8) {
     // SAFETY: a prefetch never faults.
@@ -58,8 +57,7 @@ impl BytePrefetch {
     }
 }
 
-/// Prefetches the part for word `j` of block `b` of a panel's next unit. The lines are known at compile time, so nothing is
-/// counted or compared at run time.
+/// Prefetches the part for word `j` of block `b` of a panel's next unit. The lines are constants: nothing is counted at run time.
 #[inline(always)]
 pub(super) fn prefetch_word<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: usize) {
     let n_lines = (U::BLOCK * L::ROWS).div_ceil(LINE * U::Form::LEN / 32);

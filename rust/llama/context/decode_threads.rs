@@ -17,8 +17,7 @@ use crate::llama::host::{affinity::AffinityGuard, priority::PriorityGuard, threa
 /// polls for less than 10 ms, 50 for more than 100 ms.
 const POLL: u32 = 1;
 
-/// Index of the settings for decodes without prompt rows, and for those with them. llama.cpp itself would use the latter for every
-/// batch of two rows or more.
+/// Index of the settings for decodes without and with prompt rows. llama.cpp would use the latter for every batch of two rows.
 const DECODE: usize = 0;
 const PROMPT: usize = 1;
 

@@ -1,5 +1,4 @@
-//! Maps the token indices of a sequence to positions. They are equal except after images with two-dimensional positions (M-RoPE)
-//! and where tokens are grouped.
+//! Maps token indices of a sequence to positions, which differ after images with two-dimensional ones (M-RoPE) and where grouped.
 
 use std::ops::Range;
 
@@ -43,8 +42,7 @@ impl Positions {
         index - n_fewer
     }
 
-    /// Returns the number of tokens in a sequence whose highest position is `position - 1`. If that is in a dense medium, the
-    /// sequence contains all of it.
+    /// Returns the tokens of a sequence whose highest position is `position - 1`, with all of a dense medium that is there.
     pub(crate) fn n_tokens(&self, position: u32) -> u32 {
         if let Some(Grouped { n_tokens, n }) = self.grouped {
             let n_positions = n_tokens / n;

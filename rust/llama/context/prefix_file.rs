@@ -108,8 +108,7 @@ impl PrefixFiles {
         Ok((prefix, bytes.len() as u64))
     }
 
-    /// Maximum size of a file: twice an estimate, and 64 MiB. No memory is allocated for longer files, which were not written
-    /// here.
+    /// Maximum size of a file: twice an estimate, and 64 MiB. Longer files, which were not written here, allocate no memory.
     fn max_bytes(&self) -> u64 {
         let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
         // llama.cpp does not report the size of a state. It has fewer bytes than the weights that compute it.

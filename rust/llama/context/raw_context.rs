@@ -73,8 +73,7 @@ impl RawContext {
         unsafe { sys::llama_get_memory(self.as_ptr()) }
     }
 
-    /// Selects the adapters of the next decodes. llama.cpp rebuilds its graphs when they change. After an error, nothing has
-    /// changed.
+    /// Selects the adapters of the next decodes, for which llama.cpp rebuilds its graphs. After an error, nothing has changed.
     pub(crate) fn use_adapters(&mut self, adapter_set: &AdapterSet) -> Result<(), DecodeError> {
         if self.active_adapters == *adapter_set {
             return Ok(());

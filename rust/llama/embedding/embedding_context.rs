@@ -19,8 +19,7 @@ use crate::llama::kernels;
 use crate::llama::model::{Model, kinds::is_t5};
 use crate::request::{Prompt, PromptRun, Token};
 
-/// Leaves the embedding threads about a third of a processor that is busy with generation. With ten more levels, a third as many
-/// embeddings were computed.
+/// Leaves embeddings about a third of a processor that is busy with generation; ten more levels, a third as many embeddings.
 const NICENESS: i32 = 5;
 
 pub(crate) struct EmbeddingContext {

@@ -49,8 +49,7 @@ pub(super) fn params(
     params
 }
 
-/// Returns whether the mean is computed here: llama.cpp would sum over all rows of a batch, so that rounding depends on the other
-/// texts.
+/// Returns whether the mean is computed here: llama.cpp sums over all rows of a batch, so that rounding depends on other texts.
 pub(super) fn computes_mean(model: &Model, shape: &EmbedderShape) -> bool {
     shape.pooling == Pooling::Mean && !model.has_dense_layers
 }

@@ -39,8 +39,7 @@ pub struct Installed {
 static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
 static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
 
-/// Installs our kernels, once per process and before any model is loaded. A kernel that llama.cpp does not call, or whose results
-/// differ from its own, is not usable.
+/// Installs our kernels, once per process and before any model is loaded. A kernel that fails its trial is not usable.
 pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {

@@ -15,8 +15,7 @@ use crate::llama::model::gguf::{Metadata, TensorInfo, c_path};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{identity::other_parts, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
 
-/// Formats that llama.cpp can repack where we have matrix kernels: `ggml_repack_get_optimal_repack_type` (repack.cpp). With AMX it
-/// repacks every format that it multiplies.
+/// Formats that llama.cpp can repack where we have kernels (`ggml_repack_get_optimal_repack_type`); with AMX it repacks all.
 #[cfg(not(target_arch = "aarch64"))]
 const REPACKABLE: [sys::ggml_type; 5] =
     [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];

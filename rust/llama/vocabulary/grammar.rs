@@ -57,8 +57,7 @@ impl Model {
         })
     }
 
-    /// Delays a grammar until a trigger. As in llama-server, a word that is a single token is matched as that token, and must be
-    /// in `preserved`.
+    /// Delays a grammar until a trigger. As in llama-server, a word that is a single, `preserved` token is matched as that.
     pub(crate) fn lazy_grammar(
         &self,
         constraint: SharedConstraint,

@@ -16,9 +16,8 @@ use crate::llama::vocabulary::special_tokens::{SpecialToken, SpecialTokens, Text
 use crate::llama::vocabulary::{safe_cuts::SafeCuts, splitter::Splitter};
 use crate::request::Token;
 
-/// Minimum size of a chunk, in bytes. The time for a chunk whose characters are all encoded byte by byte is quadratic, and each
-/// call has a fixed cost. With this size, 5,000,000 characters of that kind (15 MB) take 2.6 seconds with the demo model's
-/// vocabulary, and as many of English 2.5 seconds. In one chunk, 80,000 take 5 seconds, and 5,000,000 of English 10.
+/// Minimum bytes of a chunk of lines, which take a second or more. Some splitters compile expressions for each, for up to 0.1
+/// seconds.
 const MIN_CHUNK_BYTES: usize = 1024;
 
 /// Minimum size of a chunk of lines, in bytes. Some splitters compile their expressions for each chunk, which takes up to 0.1
@@ -229,8 +228,7 @@ impl Model {
 }
 
 enum Chunking {
-    /// At cuts that no piece can span (`SentencePiece`). Built for the first long span: that takes tens of milliseconds for a large
-    /// vocabulary.
+    /// At cuts that no piece can span (`SentencePiece`). Built for the first long span, in tens of milliseconds for many tokens.
     SafeCuts(OnceLock<Option<GuardedCuts>>),
     /// Between an ASCII letter or digit and the line feed after it, where a splitter always ends a word. Only for cancellation:
     /// llama.cpp takes linear time for such vocabularies.

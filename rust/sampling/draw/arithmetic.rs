@@ -14,8 +14,7 @@ const RESOLUTION: f64 = f64::EPSILON / 2.0;
 /// Source: Vilnis et al., "Arithmetic Sampling: Parallel Diverse Decoding for Large Language Models", 2022, arXiv 2210.15458.
 ///
 /// A text consumes as many bits as it carries information, so the point is stored relative to the drawn text's interval, `(u −
-/// lo) / (hi − lo)`, and low bits come from the branch's own generator: only branches that have drawn the same 53 bits become
-/// independent.
+/// lo) / (hi − lo)`, and low bits come from the branch's own generator: branches that drew the same 53 bits become independent.
 #[derive(Debug, Clone)]
 pub(crate) struct CodePoint {
     at: f64,

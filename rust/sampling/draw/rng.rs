@@ -49,8 +49,7 @@ impl Mt19937 {
         word ^ (word >> 18)
     }
 
-    /// Draws as `std::uniform_real_distribution<double>(0, 1)`: libstdc++ sums two words, the low one first, in double precision and
-    /// divides by 2⁶⁴; the result is below 1.
+    /// Draws as libstdc++'s `uniform_real_distribution<double>(0, 1)`: (low word + 2³² × high word) / 2⁶⁴ in doubles, below 1.
     pub(crate) fn uniform(&mut self) -> f64 {
         const WORD: f64 = 4_294_967_296.0;
         let low = f64::from(self.next_u32());

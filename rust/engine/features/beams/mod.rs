@@ -1,9 +1,8 @@
 //! Beam search: which beams continue, whose cells they share, and which tokens are published.
 //!
-//! All beams of a search are in slots together. Once each has computed its last token, the best successors of all beams
-//! continue: the first successor of a beam stays in its slot, the others take the slots of beams without successors, and fork.
-//! A fork copies and computes nothing, so that a search of width w over T tokens computes its prompt and at most w tokens per
-//! step.
+//! All beams of a search are in slots together. Once each has computed its last token, the best successors of all beams continue:
+//! the first successor of a beam stays in its slot, the others take the slots of beams without successors, and fork. As forks
+//! compute nothing, a search of width w over T tokens computes its prompt and at most w tokens per step.
 
 pub(crate) mod beam;
 pub(crate) mod selection;
@@ -236,8 +235,7 @@ fn place<R: Runner>(cache: &mut CacheManager<R>, beam: &RunningSequence, matched
     cache.place(Some(beam.sequence.provenance()), adapter_schedule, matched).expect("an id was freed for each beam")
 }
 
-/// Returns true if no further text can rank above the finished ones, by the rule of transformers' `early_stopping=False`, which
-/// rates the best beam at its present length.
+/// Returns true if no text can rank above the finished ones if the best beam ended now (transformers' `early_stopping=False`).
 fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     let live = live_of(scheduler, all);
     let best = live.iter().map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);

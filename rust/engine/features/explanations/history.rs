@@ -1,5 +1,4 @@
-//! History of requests: the texts that explanations compare a prompt with, and the evicted parts of them. Values in, values
-//! out: the caller reads the clock.
+//! History of requests: the texts that explanations compare a prompt with, and the evicted parts of them. Pure, without a clock.
 //!
 //! A text shares its prompt with its request, so that a record copies only the sampled tokens; the tokens of all branches are
 //! in one vector, since thousands of small ones would keep as many memory pages. Both histories are bounded: the oldest entries
@@ -187,8 +186,7 @@ impl History {
         found
     }
 
-    /// Returns the newest eviction of a run of the prompt in `[n_found, n_known)` that the same owner had computed; for
-    /// recurrent memory, of a state that ends there.
+    /// Returns the newest eviction of a run in `[n_found, n_known)` of the same owner; for recurrent memory, of a state there.
     pub(crate) fn find_eviction(
         &self,
         group: &RequestGroup,

@@ -1,5 +1,4 @@
-//! A completion being generated: its tokens, text, sampler and context window. While it runs, `running_sequence` adds its slot
-//! and its cells.
+//! A completion being generated: its tokens, text, sampler and context window. `running_sequence` adds its slot and its cells.
 
 mod clock;
 mod context_window;

@@ -31,8 +31,7 @@ impl Text {
         *self = Self::new(Arc::clone(&self.stops), n_indent);
     }
 
-    /// Appends bytes and returns the text that can be published. Of several complete stop strings the earliest wins, then the
-    /// first in the list.
+    /// Appends bytes and returns the text that can be published. The earliest stop string wins, then the first in the list.
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> TextDelta {
         let n_before = self.pending.len();
         append(&mut self.pending);

@@ -1,5 +1,4 @@
-//! Primitives over lanes of 32 bits. Every instruction set computes the same numbers in the same order, so all results agree bit
-//! by bit.
+//! Primitives over lanes of 32 bits. Every instruction set computes the same numbers in the same order: results agree bit by bit.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;

@@ -41,8 +41,7 @@ pub(super) struct ActivationSpan {
     pub(super) offset: i32,
 }
 
-/// Writes one column of `span.n` units. Callers guarantee `Q`, readable values, and room in the tile's column, which no other
-/// thread uses.
+/// Writes one column of `span.n` units. Callers guarantee `Q`, readable values, and exclusive room in the tile's column.
 #[inline(always)]
 pub(super) unsafe fn quantise_span<Q: Quantise, F: Form>(span: &ActivationSpan) {
     let ActivationSpan { values, tile, n_columns, column, n, offset } = *span;

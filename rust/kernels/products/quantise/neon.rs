@@ -1,5 +1,4 @@
-//! Quantises activations with NEON, to the same bytes as elsewhere. llama.cpp's ARM code does one more division, so there a byte
-//! may differ by one.
+//! Quantises activations with NEON, to the same bytes as elsewhere; llama.cpp's ARM code divides once more and may be off by one.
 
 use std::arch::aarch64::*;
 
