@@ -5,10 +5,12 @@ server is Weft with a model that plays the part of a skilled one (`tests/clients
 next request of the trace says that it has answered. Requests that came at once are sent at once.
 """
 
+import argparse
 import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -25,8 +27,9 @@ from benches.start import serving
 from benches.streaming import BenchError, free_port, is_ready
 from tests.clients.chats import CHATS
 from tests.clients.trace import bodies
+from tests.engine.tiny_models import write_tiny_model
 
-__all__ = ["TRACES", "Played", "play", "play_elsewhere"]
+__all__ = ["REPLAYED", "TRACES", "Played", "play", "play_elsewhere"]
 
 RECORDED = {path.stem: path for path in sorted(Path("tests/clients/traces").glob("*.json"))}
 
@@ -34,6 +37,9 @@ TRACES: tuple[str, ...] = (*RECORDED, *CHATS)
 
 SCALE = 0.25
 """A token of a toy is a byte, and one of a model that is in use is about four: as many tokens, not as many characters."""
+
+REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "1")
+"""The actor has a template of its own. What a toy computes is less than what threads would say to each other."""
 
 PATIENCE_S = 300.0
 
@@ -147,3 +153,21 @@ def _computed(port: int) -> int:
     if told is None:
         raise BenchError("the server does not say what it has computed")
     return int(told[1])
+
+
+def main() -> int:
+    """Writes the prompts and answers of a trace to a file, for the part `traces` of the benchmark `speculation`."""
+    parser = argparse.ArgumentParser(description="prompt, answer, prompt, answer and so on, each with a zero byte after it")
+    parser.add_argument("trace", choices=TRACES)
+    parser.add_argument("--texts", type=Path, required=True, help="the file")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        toy = Path(folder) / "toy.gguf"
+        write_tiny_model("attention", toy, has_end=False)
+        played = play(args.trace, [*REPLAYED, "-m", str(toy), "--override-kv", "llama.context_length=int:65536"])
+    args.texts.write_text("".join(f"{prompt.text}\0{prompt.said}\0" for prompt in played.prompts), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

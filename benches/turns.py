@@ -24,15 +24,12 @@ from typing import Any
 
 from benches.start import serving
 from benches.streaming import post
-from benches.traces import TRACES, play_elsewhere
+from benches.traces import REPLAYED, TRACES, play_elsewhere
 from benches.traces import play as play_trace
 from tests.engine.tiny_models import KINDS, write_tiny_model
 from weft.settings.volatile import PRESETS
 
 FLAGS = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "2", "--chat-template", "chatml")
-
-REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "1")
-"""The actor has a template of its own. What a toy computes is less than what threads would say to each other."""
 
 CHECKPOINTS = ("--no-cache-idle-slots", "--ctx-checkpoints", "256", "--checkpoint-min-step", "0")
 

@@ -34,6 +34,15 @@ pub(crate) fn every(name: &str) -> Result<Vec<Candidate>, String> {
     among(&synthetic::ALL, name)
 }
 
+/// Returns the models for measurements of speculative decoding, if their file names contain `name`.
+///
+/// # Errors
+/// Errors of [`every`].
+#[allow(dead_code, reason = "the bench of speculation asks for them")]
+pub(crate) fn for_speculation(name: &str) -> Result<Vec<Candidate>, String> {
+    among(&[synthetic::HALF_Q4_K_M, synthetic::ONE_WITH_LARGE_VOCABULARY], name)
+}
+
 fn among(synthetic: &[Synthetic], name: &str) -> Result<Vec<Candidate>, String> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
     let small = env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from);

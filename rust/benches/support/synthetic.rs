@@ -64,7 +64,11 @@ pub(crate) const ONE_Q4_K_M: Synthetic = Synthetic {
     n_vocab: 32_000,
 };
 
-/// All synthetic models.
+/// The widths and the vocabulary of Llama 3.2 1B: 1.24 billion parameters.
+pub(crate) const ONE_WITH_LARGE_VOCABULARY: Synthetic =
+    Synthetic { name: "synthetic-1.2b-q4_k_m", n_vocab: 128_256, ..ONE_Q4_K_M };
+
+/// All synthetic models of the benchmark of decoding.
 pub(crate) const ALL: [Synthetic; 3] = [HALF_Q8_0, HALF_Q4_K_M, ONE_Q4_K_M];
 
 const N_CTX_TRAIN: u32 = 32_768;

@@ -1,17 +1,11 @@
 //! Drafts from text: cost and acceptance of the text index, beside a suffix automaton, which finds the longest match but cannot
 //! forget a text.
 //!
-//! `cargo bench --no-default-features --bench speculation`, a few seconds. The texts are files of this repository, split into words
-//! and punctuation, which are about as long as the tokens of a model. A drafted token is accepted if the text continues with it.
+//! The texts are files of this repository, split into words and punctuation, which are about as long as the tokens of a model. A
+//! drafted token is accepted if the text continues with it.
 //!
 //! Columns: tokens of the texts; tokens per step with drafts of [`N_DRAFT`] tokens, of which 1 needs no draft; the share of drafted
 //! tokens that are accepted; microseconds to add a token, and for each drafted one; and bytes per token that was added.
-#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
-#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
-#![allow(dead_code, reason = "the engine uses more of the index")]
-
-#[path = "../engine/features/speculation/text_index.rs"]
-mod text_index;
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,9 +13,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use text_index::{MatchCursor, TextIndex};
-use weft::request;
 use weft::request::Token;
+
+use crate::text_index::{MatchCursor, TextIndex};
 
 const MAX_BYTES: usize = 16 << 20;
 
@@ -252,7 +246,7 @@ struct Figures {
     drafting: Duration,
 }
 
-fn measure(drafter: &mut impl Drafter, cases: &[Case]) -> Figures {
+fn measure_drafter(drafter: &mut impl Drafter, cases: &[Case]) -> Figures {
     let mut figures = Figures::default();
     let mut draft = Vec::new();
     for Case { prompt, output } in cases {
@@ -350,7 +344,8 @@ fn rename(text: &str) -> String {
     text.replace(longest, "renamed")
 }
 
-fn main() {
+/// Prints the tables.
+pub(crate) fn measure() {
     let mut words = Words::default();
     let mut case = |prompt: &str, output: &str| Case { prompt: words.tokenize(prompt), output: words.tokenize(output) };
     let pages = files("docs/guides", "md");
@@ -370,12 +365,12 @@ fn main() {
     for (kind, cases) in &kinds {
         let mut indexed = Indexed::new();
         let n_bytes_empty = indexed.n_bytes();
-        let figures = measure(&mut indexed, cases);
+        let figures = measure_drafter(&mut indexed, cases);
         let n_text_bytes = indexed.n_bytes() - n_bytes_empty;
         // The table is as large as it must be if all of the index is used: four bytes for each one of the texts.
         print(kind, "text index", &figures, 5 * n_text_bytes);
         let mut automaton = SuffixAutomaton::new();
-        let figures = measure(&mut automaton, cases);
+        let figures = measure_drafter(&mut automaton, cases);
         print(kind, "suffix automaton", &figures, automaton.n_bytes());
     }
     measure_streams(&kinds[3].1);

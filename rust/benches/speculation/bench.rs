@@ -1,0 +1,85 @@
+//! The parts that run models, and their options.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use weft::config::KernelChoice;
+use weft::llama::Model;
+
+use crate::support::models::{self, Candidate};
+use crate::support::options::{self, Help, Options};
+use crate::support::{kernels, machine};
+use crate::{costs, equality, index, loads, oracle, traces};
+
+const HELP: Help = Help {
+    bench: "speculation",
+    quick: "fewer rounds",
+    flash_attention: "not used",
+    own: "  --part index|costs|oracle|loads|traces|equality    what is measured
+  --requests N                     of the part equality; 2000 if not given
+  --seed N                         of the part equality
+  --texts FILE                     prompts and answers of the part traces
+",
+};
+
+/// Options of this benchmark.
+struct Own {
+    part: String,
+    n_requests: u32,
+    seed: u64,
+    texts: Option<PathBuf>,
+}
+
+pub(crate) fn main() -> ExitCode {
+    let mut own = Own { part: "index".to_owned(), n_requests: 2000, seed: 1, texts: None };
+    let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
+        let number = |given: String| given.parse::<u32>().map_err(|_| format!("{flag} is {given:?}; it must be a number"));
+        match flag {
+            "--part" => own.part = value()?,
+            "--requests" => own.n_requests = number(value()?)?,
+            "--seed" => own.seed = number(value()?)?.into(),
+            "--texts" => own.texts = Some(value()?.into()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    });
+    options::run(&HELP, options, |options| bench(options, &own))
+}
+
+fn bench(options: &Options, own: &Own) -> Result<(), String> {
+    if own.part == "index" {
+        index::measure();
+        return Ok(());
+    }
+    let started = Instant::now();
+    let (_, usable) = kernels::install();
+    machine::describe(options.n_threads);
+    println!("  kernels of ours {usable}");
+    for candidate in models::for_speculation(&options.name)? {
+        println!("\n{}", candidate.name);
+        measure(&candidate, options, own)?;
+    }
+    println!("all of it took {:.0} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn measure(candidate: &Candidate, options: &Options, own: &Own) -> Result<(), String> {
+    if own.part == "costs" {
+        return costs::measure(&candidate.path, options);
+    }
+    let model: Arc<Model> = models::load(&candidate.path, KernelChoice::Weft)?;
+    match own.part.as_str() {
+        "oracle" => oracle::measure(&model, options),
+        "loads" => loads::measure(&model, options),
+        "traces" => traces::measure(&model, options, own.texts.as_deref().ok_or("--texts must name a file")?),
+        "equality" => {
+            let counts = equality::check(&model, own.n_requests, own.seed)?;
+            println!("{counts}");
+            Ok(())
+        }
+        other => Err(format!("--part is {other:?}; --help lists the parts")),
+    }
+}
