@@ -134,6 +134,10 @@
 //! - The work of a step does not depend on what waits, neither on the number of queued requests nor on their prompts, except once for
 //!   each request: when it is submitted, when the prefix that it awaits is computed, and when the model loses cells.
 
+// Files that tests and benchmarks share name the crate.
+#[cfg(test)]
+extern crate self as weft;
+
 pub mod request;
 
 pub mod config;

@@ -4,6 +4,8 @@ mod adapters;
 mod cells;
 mod changes;
 mod embeddings;
+#[path = "../../benches/speculation/equality.rs"]
+mod equality;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
@@ -20,6 +22,7 @@ mod quantised;
 mod runner;
 mod same_rows;
 mod saved_state;
+mod speculation;
 mod start;
 mod state;
 mod tiny;
