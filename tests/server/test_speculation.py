@@ -186,3 +186,47 @@ async def test_slots_and_properties_tell_that_no_tokens_are_drafted() -> None:
         props = (await client.get("/props")).json()
     assert props["speculation"] == "it is turned off"
     assert props["default_generation_settings"]["speculative.types"] == "none"
+
+
+TOOLS: Json = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"get_{name}_of_the_next_days",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"enum": ["Oslo", "Rome"]}, "number_of_days": {"type": "integer", "maximum": 99}},
+                "required": ["city", "number_of_days"],
+            },
+        },
+    }
+    for name in ("weather", "news")
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.2], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_drafts_change_no_call_of_a_tool(drafting: httpx.AsyncClient, choice: str, temperature: float) -> None:
+    question = f"How is the weather? {choice} {temperature}"
+    body: Json = {
+        "messages": [{"role": "user", "content": question}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "temperature": temperature,
+        "max_tokens": N_PREDICT,
+        "seed": 5,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+
+    async def choices(fields: Json) -> tuple[Json, Json]:
+        answer: Json = (await drafting.post("/v1/chat/completions", json=body | fields)).json()
+        choice = answer["choices"][0]
+        for call in choice["message"].get("tool_calls", ()):
+            del call["id"]
+        return choice, answer
+
+    off, _ = await choices({"speculative.n_max": 0})
+    on, _ = await until_drafted(lambda: choices({}), lambda answer: n_accepted(answer[1]) > 2)
+    assert on == off
+    assert ("tool_calls" in off["message"]) == (choice == "required")
