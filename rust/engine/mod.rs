@@ -59,7 +59,6 @@ use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
 use features::hooks;
-use features::state::SequenceFeatures;
 use output::SharedState;
 use output::completions;
 use output::stream::Sender;
@@ -176,12 +175,7 @@ impl Engine {
         let completions = completions.with_prompt(prompt_groups[0].requests[0].1.prompt.n_tokens());
         let sender = Arc::new(sender);
         let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, prompt_group), permit)| {
-            let mut group = inner.request_group(group_id, prompt_group, Arc::clone(&sender), permit);
-            group.request_id = request_id;
-            if group_id != request_id {
-                group.pending = SequenceFeatures::default();
-            }
-            group
+            inner.request_group(group_id, request_id, prompt_group, Arc::clone(&sender), permit)
         });
         inner.commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;
         Ok(completions)
@@ -321,13 +315,20 @@ impl Inner {
         (sender, completions)
     }
 
-    fn request_group(&self, group_id: u64, prompt_group: PromptGroup, sender: Arc<Sender>, permit: QueuePermit) -> RequestGroup {
+    fn request_group(
+        &self,
+        group_id: u64,
+        request_id: u64,
+        prompt_group: PromptGroup,
+        sender: Arc<Sender>,
+        permit: QueuePermit,
+    ) -> RequestGroup {
         let PromptGroup { requests, adapter_schedule, requested_adapters, features } = prompt_group;
         let requests = requests.into_iter().map(|(first, mut request)| {
             let sampler = self.sampler(&mut request);
             (first, request, sampler)
         });
-        let mut group = RequestGroup::new(group_id, requests.collect(), sender, permit);
+        let mut group = RequestGroup::new(group_id, request_id, requests.collect(), sender, permit);
         (group.adapter_schedule, group.requested_adapters, group.features) = (adapter_schedule, requested_adapters, features);
         hooks::on_new_group(&self.limits, &mut group);
         group

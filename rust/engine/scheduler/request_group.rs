@@ -145,10 +145,12 @@ pub(crate) fn without_media(prompt: &Arc<[Token]>, media: &[PlacedMedia]) -> Arc
 }
 
 impl RequestGroup {
-    /// Creates the group of `requests` that begin like the first, each with the index of its first branch in the stream and a
-    /// sampler that has accepted nothing. O(prompt length), on the submitting thread; starting a branch is O(1).
+    /// Creates a group of stream `request_id` for `requests` that begin like the first, each with the index of its first branch in
+    /// the stream and a sampler that has accepted nothing. The first group of a stream has its id and reports about the prompt.
+    /// O(prompt length), on the submitting thread; starting a branch is O(1).
     pub(crate) fn new(
         group_id: u64,
+        request_id: u64,
         mut requests: Vec<(u32, Request, Sampler)>,
         sender: Arc<Sender>,
         permit: QueuePermit,
@@ -160,13 +162,15 @@ impl RequestGroup {
         let prompt: Arc<[Token]> = prompt.into();
         let can_be_sampled = without_media(&prompt, &media);
         let mut pending = SequenceFeatures::default();
-        hooks::on_new_request(first, &mut pending);
+        if group_id == request_id {
+            hooks::on_new_request(first, &mut pending);
+        }
         let branch_spec = |(first, request, mut sampler): (u32, Request, Sampler)| {
             sampler.accept_prompt(Arc::clone(&can_be_sampled));
             BranchSpec::new(first, request, sampler)
         };
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
-        let mut group = Self::unbuilt(group_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
+        let mut group = Self::unbuilt(group_id, request_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
         Self { media, pending, ..group }
     }
@@ -174,6 +178,7 @@ impl RequestGroup {
     /// Creates a group of forks whose branches are not known yet. It has a position in the queue, and may hold its prompt.
     pub(crate) fn unbuilt(
         group_id: u64,
+        request_id: u64,
         request: Arc<Request>,
         prompt: Arc<[Token]>,
         sender: Arc<Sender>,
@@ -181,7 +186,7 @@ impl RequestGroup {
     ) -> Self {
         Self {
             group_id,
-            request_id: group_id,
+            request_id,
             request,
             branch_specs: Vec::new(),
             prompt,

@@ -239,7 +239,7 @@ mod tests {
         let request = Request::new(Prompt::from_tokens(vec![1; 20]), 0);
         let token_strings = Pieces::none(&[]);
         let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);
-        let group = RequestGroup::new(0, vec![(0, request, sampler)], Arc::new(sender), permit);
+        let group = RequestGroup::new(0, 0, vec![(0, request, sampler)], Arc::new(sender), permit);
         let mut sequence = Sequence::new(&group, 0, 100, &token_strings, Instant::now());
         sequence.kept_logits = Some([0.5].into());
         sequence

@@ -795,7 +795,7 @@ fn group(request_id: u64, n: usize) -> crate::engine::scheduler::request_group::
     let (sender, _) = crate::engine::output::completions::test_stream(request_id, 1);
     let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
     let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-    RequestGroup::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
+    RequestGroup::new(request_id, request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
 }
 
 #[test]

@@ -121,8 +121,8 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
     let ForkReplay { cut, append, .. } = &replay;
     let source = &cut.source;
     let sender = own_stream.unwrap_or_else(|| Arc::clone(&source.sender));
-    let mut group = RequestGroup::unbuilt(group_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
-    group.request_id = if has_own_stream { group_id } else { request_id };
+    let stream_id = if has_own_stream { group_id } else { request_id };
+    let mut group = RequestGroup::unbuilt(group_id, stream_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.features = source.features.clone();
     if source.shifted_at.is_none() && cut.n_tokens > source.n_prompt {
         hooks::on_generated_prompt(&mut group.features, source.n_prompt..cut.n_tokens);

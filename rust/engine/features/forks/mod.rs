@@ -192,7 +192,7 @@ mod tests {
         let (sender, reader) = test_stream(group_id, n);
         let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        (RequestGroup::new(group_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+        (RequestGroup::new(group_id, group_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
     }
 
     fn end(forks: &mut ForkRegistry, group: &RequestGroup, branch: u32, n_drawn: u32) {

@@ -281,7 +281,7 @@ mod tests {
         let (sender, _) = test_stream(0, 1);
         let request = Request::new(Prompt::from_tokens(tokens_of(prompt)), 0);
         let sampler = Sampler::new(&request.sampling, 0, token_strings, 0);
-        let group = RequestGroup::new(0, vec![(0, request, sampler)], Arc::new(sender), permit);
+        let group = RequestGroup::new(0, 0, vec![(0, request, sampler)], Arc::new(sender), permit);
         let mut sequence = Sequence::new(&group, 0, 100, token_strings, Instant::now());
         sequence.constraint = Some(Box::new(Forcing("x:")));
         sequence
