@@ -172,9 +172,9 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
     async with marking() as server:
         pinned, pin = asyncio.Event(), Pins.pin
 
-        async def slow(pins: Pins, tokens: Sequence[int], adapters: None) -> Pinned:
+        async def slow(pins: Pins, tokens: Sequence[int], adapters: None, readers: Sequence[str]) -> Pinned:
             await pinned.wait()
-            return await pin(pins, tokens, adapters)
+            return await pin(pins, tokens, adapters, readers)
 
         monkeypatch.setattr(Pins, "pin", slow)
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
@@ -187,7 +187,7 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
         assert hint.until_s > asyncio.get_running_loop().time() + 3000
 
 
-async def test_other_keys_do_not_read_it_until_they_have_it_too() -> None:
+async def test_other_keys_do_not_read_a_pinned_text_until_they_have_it_too() -> None:
     async with marking(api_keys=("first", "second")) as server:
 
         async def told(key: str) -> list[str | None]:
@@ -195,13 +195,20 @@ async def test_other_keys_do_not_read_it_until_they_have_it_too() -> None:
             return [prefix.get("text") for prefix in (await server.client.get("/prefixes")).json()["prefixes"]]
 
         server.client.headers["x-api-key"] = "first"
-        await server.client.post("/prefixes", json={"prompt": "Everybody's."})
+        pinned = (await server.client.post("/prefixes", json={"prompt": "Mine."})).json()
         await server.ask(system=system("You are kind."))
-        assert await told("second") == ["<s>Everybody's.", None]
-        assert "You are kind." in ((await told("first"))[1] or "")
+        assert await told("second") == [None, None]
+        texts = [node["text"] for node in (await server.client.get("/cache")).json()["nodes"]]
+        assert texts == [None] * len(texts)
+        mine, marked = await told("first")
+        assert mine == "<s>Mine."
+        assert "You are kind." in (marked or "")
         server.client.headers["x-api-key"] = "second"
         await server.ask(system=system("You are kind."))
-        assert "You are kind." in ((await told("second"))[1] or "")
+        mine, marked = await told("second")
+        assert mine is None
+        assert "You are kind." in (marked or "")
+        assert (await server.client.delete(f"/prefixes/{pinned['id']}")).status_code == 204, "all keys have the same rights"
 
 
 async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:

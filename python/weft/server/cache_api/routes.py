@@ -36,7 +36,7 @@ async def pin(data: JSONBody[PinBody], service: ServiceDependency) -> Answer[Pin
 
 @api.route("GET", "/prefixes", summary="List pinned prefixes")
 async def prefixes(service: ServiceDependency) -> Answer[PinnedPrefixes]:
-    """Lists the pinned prefixes. The text is omitted for prefixes marked by clients with other keys."""
+    """Lists the pinned prefixes. The text is omitted for prefixes that only clients with other keys pinned."""
     return Answer(AwaitedResponse(partial(_prefixes, service)))
 
 
@@ -67,12 +67,13 @@ async def cache(
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
     tokens = await service.prompt_tokens(prompt)
-    return translate.pinned(await service.pins.pin(tokens, service.request_builder.adapters(None)))
+    adapters = service.request_builder.adapters(None)
+    return translate.pinned(await service.pins.pin(tokens, adapters, readers=[current_owner()]))
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.cache_lock.acquire():
-        listed, hidden = await service.pins.all(), service.auto_pinner.hidden_ids(current_owner())
+        listed, hidden = await service.pins.all(), service.pins.hidden_ids(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
         return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 

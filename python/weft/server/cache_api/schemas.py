@@ -21,9 +21,9 @@ class UsedAdapter(msgspec.Struct):
 class PinnedPrefix(msgspec.Struct):
     """A pinned prefix; `n_bytes` is its size, including parts shared with others.
 
-    In the list of all prefixes, long texts are shortened to their beginning and end, and the text is omitted if a client with
-    another key marked the prefix. `adapters` lists those active at the prefix's end, and `invoked_at` is the token from which an
-    activated adapter applies.
+    In the list of all prefixes, long texts are shortened to their beginning and end, and the text is omitted if only
+    clients with other keys pinned the prefix. `adapters` lists those active at the prefix's end, and `invoked_at` is the token
+    from which an activated adapter applies.
     """
 
     id: int
@@ -73,8 +73,8 @@ class CacheNode(msgspec.Struct):
     """A run of cached tokens that follows its parent's.
 
     `parent` and `children` are indices into the list of nodes; nodes that are not listed are omitted. Long texts are shortened to
-    their beginning and end, and `text` is null if a request with another key last used the tokens. `adapters` lists the adapters
-    that the tokens were computed with.
+    their beginning and end, and `text` is null unless the last request that used the tokens had the same key. `adapters`
+    lists the adapters that the tokens were computed with.
     """
 
     parent: int | None

@@ -72,7 +72,7 @@ def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collectio
 def report(
     nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize, reader: str | None = None
 ) -> schemas.CacheReport:
-    """Returns the cache report. Omits texts of owners other than `reader`."""
+    """Returns the cache report. Omits texts of owners other than `reader`, and with a reader also texts without an owner."""
     children: list[list[int]] = [[] for _ in nodes]
     for place, node in enumerate(nodes):
         if node.parent is not None:
@@ -88,7 +88,7 @@ def report(
 
 
 def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> schemas.CacheNode:
-    is_hidden = node.owner not in (None, reader)
+    is_hidden = node.owner != reader
     text, is_cut = (None, True) if is_hidden else _excerpt(node, detokenize)
     return schemas.CacheNode(
         parent=node.parent,

@@ -38,8 +38,6 @@ class _AutoPin(msgspec.Struct):
     adapters: Adapters
     until_s: float
     """Expiry, on the event loop's clock."""
-    owners: set[str | None]
-    """Owners whose requests used the prefix."""
 
     @property
     def n_tokens(self) -> int:
@@ -89,17 +87,13 @@ class AutoPinner:
             wish.owners.add(owner)
         elif (pin := self._pins_by_key.get(key)) is not None and self._pins.has(pin.number):
             pin.until_s = max(pin.until_s, now + seconds)
-            pin.owners.add(owner)
+            self._pins.add_readers(pin.number, [owner])
             self._pins_by_key.move_to_end(key)
         elif len(self._pending) < MAX_AUTO_PINS and self._too_long.get(key, 0) <= self._max_tokens:
             # Runs in its own context, independent of the request, whose client may disconnect.
             task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
             self._pending[key], self._requested[key] = task, _PinRequest(seconds, {owner})
             task.add_done_callback(lambda _: (self._pending.pop(key), self._requested.pop(key)))
-
-    def hidden_ids(self, owner: str | None) -> set[int]:
-        """Returns the ids of pinned prefixes that no request of this owner used."""
-        return {pin.number for pin in self._pins_by_key.values() if owner not in pin.owners}
 
     def close(self) -> None:
         """Cancels pending work."""
@@ -127,7 +121,7 @@ class AutoPinner:
                     pin = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
                     wish = self._requested[key]
                     pin.until_s = max(pin.until_s, asyncio.get_running_loop().time() + wish.seconds)
-                    pin.owners |= wish.owners
+                    self._pins.add_readers(pin.number, wish.owners)
                     self._pins_by_key[key] = pin
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a marked prefix was not pinned: %s", error)
@@ -144,8 +138,8 @@ class AutoPinner:
     async def _new(self, tokens: Sequence[int], adapters: Adapters) -> _AutoPin:
         while self._is_full(len(tokens)):
             await self._unpin(*next(iter(self._pins_by_key.items())))
-        pinned = await self._pins.pin(tokens, adapters)
-        return _AutoPin(pinned.id, tokens, adapters, 0.0, set())
+        pinned = await self._pins.pin(tokens, adapters, readers=())
+        return _AutoPin(pinned.id, tokens, adapters, 0.0)
 
     def _is_full(self, n_more: int) -> bool:
         n_tokens = sum(pin.n_tokens for pin in self._pins_by_key.values())

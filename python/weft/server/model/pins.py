@@ -1,7 +1,7 @@
 """Pinned prefixes, with ids that survive unloading and reloading the model."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from weft import Engine, EngineStoppedError, Prefix, WeftError
@@ -30,6 +30,8 @@ class Pins:
         self._highest = 0
         self._adapters: dict[int, Adapters] = {}
         """Adapter set of each prefix, by stable id. Unlisted prefixes use the server's adapters."""
+        self._readers: dict[int, set[str | None]] = {}
+        """Owners who may read the text of a prefix, by stable id. Everyone may read unlisted prefixes."""
         self._to_restore: list[Pinned] = []
         """Prefixes to pin again."""
 
@@ -38,12 +40,24 @@ class Pins:
         self._highest = max(self._highest, number)
         return number
 
-    async def pin(self, tokens: Sequence[int], adapters: Adapters = None) -> Pinned:
-        """Pins a prefix, as [`weft.Engine.pin`] does."""
+    async def pin(
+        self, tokens: Sequence[int], adapters: Adapters = None, readers: Collection[str | None] | None = None
+    ) -> Pinned:
+        """Pins a prefix, as [`weft.Engine.pin`] does. Only `readers` may read its text; None is everyone."""
         prefix = await self._engine.pin(tokens, adapters=adapters)
         number = self._number(prefix)
         self._adapters[number] = adapters
+        if readers is not None:
+            self._readers[number] = set(readers)
         return Pinned(number, prefix)
+
+    def add_readers(self, number: int, readers: Collection[str | None]) -> None:
+        """Permits further owners to read the text of a prefix that was pinned with `readers`."""
+        self._readers[number].update(readers)
+
+    def hidden_ids(self, reader: str | None) -> set[int]:
+        """Returns the ids of prefixes whose text this owner may not read."""
+        return {number for number, readers in self._readers.items() if reader not in readers}
 
     async def all(self) -> list[Pinned]:
         """Returns all pinned prefixes, as [`weft.Engine.prefixes`] does."""
@@ -51,12 +65,16 @@ class Pins:
 
     async def unpin(self, number: int) -> bool:
         """Unpins a prefix, as [`weft.Engine.unpin`] does."""
-        self._adapters.pop(number, None)
+        self._forget(number)
         engine_ids = {stable: engine_id for engine_id, stable in self._stable_ids.items()}
         engine_id = engine_ids.get(number, number - self._offset)
         if engine_id < 0 or self._stable_ids.get(engine_id, number) != number:
             return False
         return await self._engine.unpin(engine_id)
+
+    def _forget(self, number: int) -> None:
+        self._adapters.pop(number, None)
+        self._readers.pop(number, None)
 
     def has(self, number: int) -> bool:
         """Returns whether the prefix pinned here under this id is still pinned, or will be after the engine wakes."""
@@ -86,7 +104,7 @@ class Pins:
                 raise
             except WeftError as error:
                 logger.warning("the pinned prefix %d could not be computed again: %s", number, error)
-                self._adapters.pop(number, None)
+                self._forget(number)
                 continue
             self._stable_ids[prefix.id] = number
         self._to_restore = []
