@@ -148,7 +148,7 @@ class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             "computing",
             "unfinished",
         ],
-        "cause of the cache miss; docs/guides/explain-cache.md describes each value",
+        "cause of the cache miss; the guide on cache misses describes each value",
     ]
     at: Annotated[int, "prompt token at which the cause lies: where texts diverge, else the first of the range"]
     byte: Annotated[int, "the same position as a byte offset in the text of the prompt's tokens, without media"]
@@ -160,8 +160,8 @@ class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         "the earlier request that the cause refers to; None if there is none, or if another owner sent it",
     ] = None
     evicted_for: Annotated[
-        Literal["pool", "store", "erased", "failed"] | None,
-        'why the range was evicted. "pool": cells or a sequence id were needed. "store": the host cache was full. '
+        Literal["device", "host", "erased", "failed"] | None,
+        'why the range was evicted. "device": cells or a sequence id were needed. "host": the host cache was full. '
         '"erased": a client erased it. "failed": a decode failed. None if unknown, or if nothing was evicted.',
     ] = None
     evicted_s: Annotated[float | None, "seconds from the eviction to the start of the request"] = None

@@ -111,9 +111,9 @@ named_variants! {
     /// Cause of an eviction, with its name in responses.
     pub enum EvictionCause {
         /// The cells or the id were needed, and the host cache did not take it, or a GPU computes it faster than it is copied.
-        DeviceCache = "pool",
+        DeviceCache = "device",
         /// The host cache bytes were needed.
-        HostCache = "store",
+        HostCache = "host",
         Erased = "erased",
         /// The state became invalid: a decode failed, or cells were lost.
         Failed = "failed",
