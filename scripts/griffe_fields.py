@@ -22,8 +22,12 @@ LARGE = 2**31 - 1
 """Bounds from here on are those of the type, and are not shown."""
 
 
+DERIVED = {"_of_branch", "_blocking", "_iterated"}
+"""Functions that make a method from another one. The page shows its name and docstring, not the call."""
+
+
 class FieldTexts(griffe.Extension):
-    """Replaces `Annotated[…]` by the type, and adds the docstring of the field."""
+    """Replaces `Annotated[…]` by the type, adds the docstring of the field, and hides how derived methods are made."""
 
     def __init__(self) -> None:
         self._constants: dict[str, Any] = {}
@@ -41,6 +45,9 @@ class FieldTexts(griffe.Extension):
     def on_attribute_instance(self, *, node: Any, attr: griffe.Attribute, **_: object) -> None:  # noqa: ANN401 (a syntax node)
         """Documents one attribute."""
         match node:
+            case ast.Assign(value=ast.Call(func=ast.Name(function))) if function in DERIVED:
+                attr.value = None
+                attr.labels.clear()
             case ast.AnnAssign(
                 annotation=ast.Subscript(
                     value=ast.Name("Annotated"), slice=ast.Tuple(elts=[_, ast.Constant(str()) as text, *others])

@@ -2,6 +2,7 @@
 
 Links to files of the repository outside docs/ work where pages are read in the repository; the site, which does not have those
 files, shows their paths. The Python reference is read from a copy of the package. llms.txt lists every page for language models.
+A sitemap needs the site's address, which mkdocs.yml does not name, so none is written.
 """
 
 import re
@@ -14,7 +15,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
-__all__ = ["copy_package", "on_config", "on_nav", "on_page_markdown", "on_post_build", "on_shutdown"]
+__all__ = ["copy_package", "on_config", "on_nav", "on_page_markdown", "on_post_build", "on_shutdown", "plain_text"]
 
 PAGES: list[Page] = []
 COPIES: list[Path] = []
@@ -64,12 +65,20 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     markdown = LINK.sub(without_link, markdown)
     if "description" not in page.meta:
         paragraphs = [part for part in markdown.split("\n\n") if part and part[0] not in "#<!|-" and not part.startswith("```")]
-        page.meta["description"] = " ".join(paragraphs[0].split()) if paragraphs else ""
+        page.meta["description"] = plain_text(paragraphs[0]) if paragraphs else ""
     return markdown
 
 
+def plain_text(paragraph: str) -> str:
+    """Returns a paragraph of Markdown as one line of text, without the marks of links, code and emphasis."""
+    return " ".join(re.sub(r"`|\*\*", "", LINK.sub(r"\1", paragraph)).split())
+
+
 def on_post_build(config: MkDocsConfig, **_: object) -> None:
-    """Writes llms.txt (https://llmstxt.org): each page's title, address and description."""
+    """Writes llms.txt (https://llmstxt.org), each page's title, address and description, and deletes an empty sitemap."""
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
     lines += [f"- [{page.title}]({page.url or '.'}): {page.meta.get('description', '')}" for page in PAGES]
     Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if not config.site_url:
+        for name in ("sitemap.xml", "sitemap.xml.gz"):
+            Path(config.site_dir, name).unlink(missing_ok=True)

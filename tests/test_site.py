@@ -130,7 +130,7 @@ def test_the_architecture_has_three_diagrams_with_titles_for_light_and_dark_page
 
 def test_search_finds_flags_fields_and_messages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
-    for words in ("--max-token-gap", "max_token_gap_ms", "queue is full", "cache_prompt", "weft:"):
+    for words in ("--max-token-gap", "max_token_gap_ms", "queue is full", "cache_prompt", "weft:", "rate limit"):
         assert words in index, words
 
 
@@ -139,6 +139,17 @@ def test_llms_txt_lists_every_page_with_a_description(site: Path) -> None:
     pages = {str(path.parent.relative_to(site)) for path in site.rglob("index.html")}
     assert {address.strip("/") or "." for _, address, _ in lines} == pages
     assert [title for title, _, description in lines if len(description) < 20] == []
+    assert [title for title, _, description in lines if re.search(r"\]\(|`|\*\*", description)] == [], "Markdown"
+
+
+def test_pages_are_described_without_markdown(site: Path) -> None:
+    for page in site.rglob("index.html"):
+        [description] = re.findall(r'<meta name="description" content="(.*?)"', page.read_text(encoding="utf-8"))
+        assert re.search(r"\]\(|`|\*\*", description) is None, page
+
+
+def test_without_an_address_the_site_has_no_sitemap(site: Path) -> None:
+    assert list(site.glob("sitemap.xml*")) == []
 
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")

@@ -65,7 +65,7 @@ def model(
 
 
 def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Found:
-    """Returns the paths of a model's file, as [`model`] does, and of its projector if the source requests it.
+    """Returns the paths of a model's file, as `model` does, and of its projector if the source requests it.
 
     Raises:
         ModelLoadError: The model is not available.
