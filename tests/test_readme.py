@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,18 @@ async def test_its_count_of_shared_prompt_tokens_is_so() -> None:
     async with weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
         completion = await engine.complete(list(range(5, 5 + int(counts[1]))), n=8, max_tokens=1)
         assert (completion.n_computed, completion.n_cached) == (int(counts[2]), int(counts[3]))
+
+
+def test_its_counts_of_flags_are_those_of_the_table() -> None:
+    table = (ROOT / "tests" / "llama_server_flags.txt").read_text(encoding="utf-8")
+    kinds = Counter(line.split()[0] for line in table.splitlines() if line and not line.startswith("#"))
+    stated = re.search(
+        r"Of llama-server's (\d+) \[flags\]\(.*?\), (\d+) work, (\d+) are accepted with a warning, and (\d+) stop the start",
+        README,
+    )
+    assert stated is not None
+    counts = (kinds.total(), kinds["works"] + kinds["always"], kinds["warned"], kinds["refused"])
+    assert tuple(map(int, stated.groups())) == counts
 
 
 SKIPPED = {".git", ".venv", "target", "dist", "site", "node_modules", "__pycache__"}
