@@ -59,7 +59,7 @@ class Request(SamplingParams, frozen=True, kw_only=True):
     length_penalty: Annotated[
         float,
         "exponent of the length in a beam search's ranking, which is the sum of the log-probabilities divided by the number "
-        "of tokens raised to this: 1 is the mean, 0 the sum, and higher values favour long texts. Always 1 with stochastic "
+        "of tokens raised to this: 1 is the mean, 0 the sum, and higher values favor long texts. Always 1 with stochastic "
         "beams",
         Range(-10, 10),
     ] = 1.0

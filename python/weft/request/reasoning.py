@@ -46,7 +46,7 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
         "token. `pattern`: a match of the regular expression `value` anywhere. `pattern_full`: a match of the whole text so "
         "far. `token`: the token `token`. The grammar begins with the word, the token, or the first non-empty group of the "
         "expression, else with its match. Expressions use the syntax of Rust's regex crate, over bytes and without Unicode "
-        "classes: no look-around and no backreferences, so the cost per token does not depend on the length of the text",
+        "classes: no lookaround and no backreferences, so the cost per token does not depend on the length of the text",
     ]
     value: Annotated[str, "the word or the expression"] = ""
     token: Annotated[int | None, "the token's id"] = None
