@@ -1439,7 +1439,7 @@ class Stats:
 
     @property
     def n_preempted(self) -> int:
-        """Sequences that were preempted in favour of an older one."""
+        """Preemptions: sequences that lost their slot to a higher priority, or because cells ran short, and continue later."""
 
     @property
     def branches(self) -> BranchStats:
