@@ -212,7 +212,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
             {},
             "argument --control-vector-scaled is not supported: control vectors are not supported",
         ),
-        ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
+        ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: expects a value"),
     ],
 )
 def test_what_is_missing_ends_it_and_is_named(
@@ -231,12 +231,15 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-hf a/b -mu http://a/b", "-hf/-hfr/--hf-repo and -mu/--model-url each name a model; give one of them"),
         ("-dr a -mu http://a/b", "-mu/--model-url and -dr/--docker-repo each name a model; give one of them"),
         ("-dr A", "argument -dr/--docker-repo: 'A' is not [REPO/]MODEL[:TAG] in small letters"),
-        ("-m a --gpt-oss-20b-default", "-m/--model and a model with its settings, as --gpt-oss-20b-default, each name a model"),
+        ("-m a --gpt-oss-20b-default", "-m/--model and a preset such as --gpt-oss-20b-default each name a model"),
         ("-hff a.gguf", "-hff/--hf-file names a file of a repository; name the repository with -hf/-hfr/--hf-repo"),
         ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),
         ("-mm a.gguf -mmu http://a/b", "-mm/--mmproj and -mmu/--mmproj-url each name a projector; give one of them"),
         ("-mmdev CUDA1", "argument -mmdev/--mmproj-device: 'CUDA1' cannot be asked for: llama.cpp takes the first GPU"),
-        ("--allow-media-urls http://a/", "argument --allow-media-urls: 'http://a/' is no host, as example.org or 10.0.0.7:8000"),
+        (
+            "--allow-media-urls http://a/",
+            "argument --allow-media-urls: 'http://a/' is not a host such as example.org or 10.0.0.7:8000",
+        ),
         ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
         (
             "--rerank --pooling mean",

@@ -41,7 +41,7 @@ def test_the_engine_names_the_driver(installed: tuple[str, Path]) -> None:
     name, folder = installed
     code, said = told(folder, "-c", "import weft; weft.Engine")
     assert code == 1
-    assert f"weft.errors.DriverMissingError: {name} needs {FILE}, which is not here: install " in said
+    assert f"weft.errors.DriverMissingError: {name} requires {FILE}, which was not found: install " in said
     assert f"pip uninstall {name}" in said
 
 

@@ -77,9 +77,9 @@ ELSEWHERE = {
     "cannot log to {}: {}",
     "the server process died",
     "{}; {} leaves it to the model",
-    "texts of {} characters and tokens are waiting",
-    "pictures and sounds of {} bytes are waiting",
-    "names of hosts are waiting",
+    "{} characters and tokens of text are waiting",
+    "{} bytes of images and audio are waiting",
+    "{} DNS lookups are waiting",
 }
 """Further messages that the page lists."""
 

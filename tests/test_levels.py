@@ -112,7 +112,7 @@ def test_processors_of_arm_get_their_levels(level: Level, features: str, tmp_pat
 
 def test_a_processor_that_is_too_old_is_told_what_helps() -> None:
     with pytest.raises(
-        NoLevel, match=r"^the processor lacks ssse3, which this wheel needs; `make wheel` in a checkout builds one"
+        NoLevel, match=r"^the processor lacks ssse3, which this wheel requires; `make wheel` in a checkout builds one"
     ):
         levels.choose_level(X86_64, BASELINE.flags - {"ssse3"}, {})
 
@@ -149,7 +149,7 @@ def test_the_variable_asks_for_a_slower_one() -> None:
             None,
             "AVX2",
             "WEFT_CPU_LEVEL is 'AVX2', which is no level; "
-            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, and what the processor has cannot be read",
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, and the processor's features cannot be read",
             id="an unknown processor",
         ),
         pytest.param(
@@ -224,7 +224,7 @@ def refusal() -> str:
     has = levels.processor_features()
     assert has is not None, "Linux tells what a processor has"
     there, fitting = (listed([level.name for level in of]) for of in (HERE, [level for level in HERE if level.flags <= has]))
-    return f"WEFT_CPU_LEVEL is 'fastest', which is no level; this wheel has {there}, of which this processor has {fitting}"
+    return f"WEFT_CPU_LEVEL is 'fastest', which is no level; this wheel has {there}, of which this processor supports {fitting}"
 
 
 def listed(names: list[str]) -> str:

@@ -217,7 +217,7 @@ def test_ctrl_c_ends_the_command_and_keeps_nothing(model: weft.Model) -> None:
     command = [sys.executable, "-c", script, "tune"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout) == (130, "")
-    assert answer.stderr == "\ntune: interrupted; nothing is kept\n"
+    assert answer.stderr == "\ntune: interrupted; nothing was saved\n"
     assert tuning.read(file_of(model)) is None
 
 
@@ -235,7 +235,7 @@ def test_a_choice_that_cannot_be_kept_is_still_told(tmp_path: Path, monkeypatch:
     fastest = r"^fastest: (flash (on|off), )?\d+ threads, \d+ for prompts(, weights .+)?$"
     assert re.search(fastest, answer.stdout, re.MULTILINE)
     flags = r"(-fa (on|off) )?-t \d+ -tb \d+( --(no-)?repack)?"
-    assert re.search(rf"^tune: cannot keep it in .*: Not a directory; start with {flags}$", answer.stderr)
+    assert re.search(rf"^tune: cannot save the result to .*: Not a directory; start with {flags}$", answer.stderr)
 
 
 @pytest.mark.parametrize("kernels", ["auto", "llama.cpp"])
@@ -276,7 +276,7 @@ def test_where_the_layout_of_weights_is_open_both_are_timed_and_kept(tmp_path: P
     assert {timing.repacked for timing in other.measured} == {not model.is_repacked}
     assert table(by_rule.measured + other.measured) in answer.stdout
     fastest = other if other.seconds < NOISE * by_rule.seconds else by_rule
-    lie = "repacked by llama.cpp" if fastest.measured[0].repacked else "as they lie in the file"
+    lie = "repacked by llama.cpp" if fastest.measured[0].repacked else "in their on-disk layout"
     assert f"{fastest.threads_batch} for prompts, weights {lie}\n" in answer.stdout
     flag = "--no-repack" if model.is_repacked else "--repack"
     assert (f"\nstart with {flag}: " in answer.stdout) == (fastest is other)

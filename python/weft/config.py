@@ -330,7 +330,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         for name in options:
             if name not in cls.__struct_fields__:
-                raise TypeError(f"there is no setting {name!r}; {_advice(name, cls.__struct_fields__)}")
+                raise TypeError(f"unknown setting {name!r}; {_advice(name, cls.__struct_fields__)}")
         if config is None:
             return cls(**options)
         if not isinstance(config, cls):
@@ -352,4 +352,4 @@ def _advice(name: str, names: Iterable[str]) -> str:
     import difflib  # noqa: PLC0415 (needed only for an error message)
 
     near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
-    return f"did you mean {near}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near}?" if near else f"the settings are {', '.join(names)}"

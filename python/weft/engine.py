@@ -102,7 +102,7 @@ class Engine(Embedding, CacheControl):
         if self._is_closed():
             raise EngineStoppedError
         if self._state != "new":
-            raise RuntimeError("the engine was started before")
+            raise RuntimeError("the engine was already started")
         self._state = "starting"
         try:
             await self._start_worker()

@@ -148,7 +148,7 @@ class AnswerTooLargeError(WeftError):
 
     def __str__(self) -> str:
         return (
-            f"the answer takes more than max_bytes, {self.max_bytes} bytes; ask for fewer tokens, completions or "
+            f"the answer exceeds max_bytes ({self.max_bytes} bytes); request fewer tokens, completions or "
             "log-probabilities, set a larger max_bytes, or read the events of stream"
         )
 
@@ -318,6 +318,6 @@ class DriverMissingError(WeftError, ImportError):
 
     def __str__(self) -> str:
         return (
-            f"{self.distribution} needs {self.library}, which is not here: {self.advice}; or compute on the CPU: "
+            f"{self.distribution} requires {self.library}, which was not found: {self.advice}; or compute on the CPU: "
             f"`pip uninstall {self.distribution}`, then install the wheel that `make wheel` builds in a checkout"
         )

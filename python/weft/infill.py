@@ -88,7 +88,7 @@ def infill_tokens(
         ContextOverflowError: `middle` alone fills the context.
     """
     if lacks := missing(vocabulary):
-        raise InvalidRequestError("prefix", f"the model cannot fill gaps: its vocabulary has no token for the {lacks[0]}")
+        raise InvalidRequestError("prefix", f"the model does not support infill: its vocabulary has no {lacks[0]} token")
     tokens = vocabulary.infill_tokens
     n_batch = min(n_batch, 3 * n_ctx // 4)
     if len(middle) >= n_ctx:

@@ -84,7 +84,7 @@ def continuation_tokens(model: Model, text: str) -> Sequence[int]:
     try:
         spelt = text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError("continuations", "a continuation has a lone surrogate, which is no text") from None
+        raise InvalidRequestError("continuations", "a continuation has a lone surrogate, which UTF-8 cannot encode") from None
     return model.tokenize_on(spelt, parse_special=False)
 
 
@@ -108,10 +108,10 @@ async def scores(
 def _check(tasks: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], n_vocab: int) -> None:
     for prompt, continuations in tasks:
         if not len(prompt):
-            raise InvalidRequestError("prompt", "the prompt holds no tokens; give at least one")
+            raise InvalidRequestError("prompt", "the prompt is empty; it must have at least one token")
         for position, continuation in enumerate(continuations):
             if not len(continuation):
-                raise InvalidRequestError("continuations", f"continuation {position} holds no tokens; give at least one")
+                raise InvalidRequestError("continuations", f"continuation {position} is empty; it must have at least one token")
             for token in (min(continuation), max(continuation)):
                 if not 0 <= token < n_vocab:
                     message = f"continuation {position} has token {token}, which is not in the vocabulary ({n_vocab} tokens)"

@@ -101,7 +101,7 @@ async def test_what_is_wrong_with_a_chat_is_said(
 
 async def test_an_unknown_option_of_a_chat_is_a_type_error(engine: weft.Engine) -> None:
     options: Any = {"tempalte": "chatml"}
-    with pytest.raises(TypeError, match="there is no option 'tempalte'; there are chat_template, "):
+    with pytest.raises(TypeError, match="unknown option 'tempalte'; the options are chat_template, "):
         await engine.apply_template(HELLO, **options)
 
 

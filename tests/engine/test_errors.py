@@ -235,7 +235,7 @@ def test_what_a_wrong_setting_was_is_cut_in_its_message() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("thread", "there is no setting 'thread'; did you mean n_threads?"),
+        ("thread", "unknown setting 'thread'; did you mean n_threads?"),
         ("ctx_size", "did you mean n_ctx?"),
         ("slots", "did you mean n_slots?"),
         ("gpu_layers", "did you mean n_gpu_layers?"),

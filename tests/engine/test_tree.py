@@ -542,12 +542,12 @@ async def test_a_probability_of_nothing_is_saved(engine: weft.Engine, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda saved: saved.update(version=2), "it is of version 2, and version 1 is read"),
-        (lambda saved: saved.update(format="something"), "it is no tree"),
-        (lambda saved: saved.pop("model"), "it is no tree: Object missing required field `model`"),
+        (lambda saved: saved.update(version=2), "its version is 2; only version 1 is supported"),
+        (lambda saved: saved.update(format="something"), "it is not a tree file"),
+        (lambda saved: saved.pop("model"), "it is not a tree file: Object missing required field `model`"),
         (lambda saved: saved.update(nodes=[]), "its first node is no root"),
         (lambda saved: saved["nodes"].pop(0), "its first node is no root"),
-        (lambda saved: saved["nodes"].append(saved["nodes"][-1]), "their ids must count up"),
+        (lambda saved: saved["nodes"].append(saved["nodes"][-1]), "ids must increase"),
         (lambda saved: saved["nodes"][-1].update(parent=99), "has the parent 99"),
         (lambda saved: saved["nodes"][-1].update(parent=None), "has the parent None"),
         (lambda saved: saved["nodes"][1].update(tokens=[5]), "has 1 tokens and 24 log-probabilities"),
@@ -577,7 +577,7 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
     await tree.save(path)
     with pytest.raises(weft.TreeFullError):
         await Tree.load(engine, path, max_nodes=3)
-    with pytest.raises(weft.TreeFileError, match="it has more than max_bytes, 100 bytes"):
+    with pytest.raises(weft.TreeFileError, match=r"it exceeds max_bytes \(100 bytes\)"):
         await Tree.load(engine, path, max_bytes=100)
     assert path.stat().st_size < tree.n_bytes
     assert told(await Tree.load(engine, path, max_bytes=tree.n_bytes)) == told(tree)
@@ -586,7 +586,7 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
     deep = b'{"format": "weft tree", "version": 1, "x": ' + b"[" * 100_000
     for content in (deep, b"", b"[]", b'{"format": "weft tree"', b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
-        with pytest.raises(weft.TreeFileError, match="it is no tree"):
+        with pytest.raises(weft.TreeFileError, match="it is not a tree file"):
             await Tree.load(engine, path)
     with pytest.raises(FileNotFoundError):
         await Tree.load(engine, tmp_path / "none.json")

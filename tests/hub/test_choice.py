@@ -37,7 +37,7 @@ def test_the_model_is(files: list[str], quant: str | None, file: str | None, cho
         ),
         pytest.param(["a.bin"], None, "m.gguf", "it has no file m.gguf; it has no GGUF files", id="file of none"),
         pytest.param(["a.bin", "mmproj-F16.gguf"], None, None, "it has no GGUF file of a model", id="none"),
-        pytest.param(SPLIT[:2], None, None, "Q6_K/m-Q6_K-00002-of-00003.gguf, a part of the model, is not there", id="part"),
+        pytest.param(SPLIT[:2], None, None, "Q6_K/m-Q6_K-00002-of-00003.gguf, a part of the model, is missing", id="part"),
     ],
 )
 def test_what_is_not_there_is_said(files: list[str], quant: str | None, file: str | None, why: str) -> None:

@@ -69,7 +69,7 @@ def test_a_cut_download_goes_on_and_does_so_in_the_next_start(hub: FakeHub) -> N
     with pytest.raises(weft.ModelLoadError, match=r"cannot be reached: peer closed connection"):
         weft.hub.model(docker=MODEL)
     assert hub.ranges == [f"bytes={n * PIECE}-" for n in (3, 4, 4, 4, 4, 4)]
-    with pytest.raises(weft.ModelLoadError, match=r"it is not cached in .*, and --offline keeps it from being downloaded"):
+    with pytest.raises(weft.ModelLoadError, match=r"it is not cached in .*, and --offline prevents its download"):
         weft.hub.model(docker=MODEL, offline=True)
     hub.cuts, hub.ranges = [], []
     assert weft.hub.model(docker=MODEL).read_bytes() == DATA
@@ -87,7 +87,7 @@ def test_a_token_that_runs_out_on_the_way_is_replaced(hub: FakeHub) -> None:
 
 def test_what_has_another_hash_is_thrown_away(hub: FakeHub, tmp_path: Path) -> None:
     hub.damages = True
-    with pytest.raises(weft.ModelLoadError, match=rf"was damaged on its way: its SHA-256 is \w+, and was to be {DIGEST}"):
+    with pytest.raises(weft.ModelLoadError, match=rf"was damaged in transfer: its SHA-256 is \w+, not {DIGEST}"):
         weft.hub.model(docker=MODEL)
     assert [path.name for path in (tmp_path / "xdg").rglob("*") if path.is_file()] == ["lock"]
     hub.damages = False
@@ -139,7 +139,7 @@ def test_where_tokens_are_may_have_a_query_of_its_own(hub: FakeHub) -> None:
     ("manifest", "why"),
     [
         ({"layers": []}, "no layer of the image is a GGUF file"),
-        ({"layers": [{"mediaType": "gguf", "digest": "sha256:../../x"}]}, "'sha256:../../x', which is no SHA-256"),
+        ({"layers": [{"mediaType": "gguf", "digest": "sha256:../../x"}]}, "'sha256:../../x', which is not a SHA-256"),
         ({"layers": [{"mediaType": "gguf", "digest": f"sha256:{'a' * 64}"}] * 2}, "2 layers of the image are GGUF files"),
         ({"layers": 7}, "does not return a manifest: Expected `array`, got `int`"),
     ],

@@ -109,7 +109,7 @@ def test_a_server_that_only_cuts_is_given_up_and_what_came_is_kept(hub: FakeHub,
 def test_what_is_damaged_on_its_way_is_thrown_away(hub: FakeHub, tmp_path: Path) -> None:
     hub.repos[REPO] = {"m-Q8_0.gguf": DATA}
     hub.damages = True
-    with pytest.raises(weft.ModelLoadError, match=r"m-Q8_0.gguf was damaged on its way: its SHA-256 is \w+, and was to be \w+$"):
+    with pytest.raises(weft.ModelLoadError, match=r"m-Q8_0.gguf was damaged in transfer: its SHA-256 is \w+, not \w+$"):
         weft.hub.model(REPO)
     assert blobs(tmp_path) == []
     hub.damages = False
@@ -131,7 +131,7 @@ def test_offline_never_takes_a_split_model_of_which_a_part_is_missing(hub: FakeH
     hub.repos[REPO] = {parts[0]: DATA, parts[1]: DATA + b"2"}
     weft.hub.model(REPO).with_name(parts[1]).unlink()
     with pytest.raises(
-        weft.ModelLoadError, match=rf"of what is cached in .*, {parts[1]}, a part of the model, is not there; --off"
+        weft.ModelLoadError, match=rf"of what is cached in .*, {parts[1]}, a part of the model, is missing; --off"
     ):
         weft.hub.model(REPO, offline=True)
 
@@ -150,8 +150,8 @@ def test_where_the_hub_does_not_answer_what_is_cached_is_taken_and_that_is_said(
             monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
     with caplog.at_level(logging.WARNING, "weft"):
         assert weft.hub.model(REPO) == path
-    assert "; taking what is cached of it" in caplog.text
-    with pytest.raises(weft.ModelLoadError, match=r"(answers 503 .*|cannot be reached: .*); and it is not cached$"):
+    assert "; using the cached files" in caplog.text
+    with pytest.raises(weft.ModelLoadError, match=r"(answers 503 .*|cannot be reached: .*), and it is not cached$"):
         weft.hub.model("user/other")
 
 
@@ -161,16 +161,16 @@ TOKEN = r"-hft/--hf-token or HF_TOKEN"
 @pytest.mark.parametrize(
     ("repo", "token", "why"),
     [
-        ("user/none", None, rf"/user/none is not there, or it needs a token by {TOKEN} \(404 Not Found\)"),
-        ("user/none", "right", rf"/user/none is not there, or the token of {TOKEN} may not read it \(404 Not Found\)"),
-        ("user/private", None, rf"/user/private is not there, or it needs a token by {TOKEN} \(401 Unauthorized\)"),
-        ("user/private", "wrong", rf"/user/private does not accept the token of {TOKEN}"),
+        ("user/none", None, rf"/user/none does not exist, or it requires a token ({TOKEN}) \(404 Not Found\)"),
+        ("user/none", "right", rf"/user/none does not exist, or the token of {TOKEN} has no access to it \(404 Not Found\)"),
+        ("user/private", None, rf"/user/private does not exist, or it requires a token ({TOKEN}) \(401 Unauthorized\)"),
+        ("user/private", "wrong", rf"/user/private rejects the token of {TOKEN}"),
         (
             "user/gated",
             None,
-            rf"access requires agreement to its owners' terms at http.*/user/gated; then give a token by {TOKEN}",
+            rf"access requires its owners' terms to be accepted at http.*/user/gated; then pass a token with {TOKEN}",
         ),
-        ("user/gated", "right", r"access requires agreement .*/user/gated; and the token must be of a user who has"),
+        ("user/gated", "right", r"access requires agreement .*/user/gated; and use a token of a user who has"),
         ("user/private:Q2_K", "right", "it has no Q2_K; there are Q8_0"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_disk_without_room_is_said_before_anything_comes(hub: FakeHub, monkeyp
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
-        weft.ModelLoadError, match=r"of its 65\.5 kB, 65\.5 kB must still be downloaded to .*, where 1\.0 kB are free"
+        weft.ModelLoadError, match=r"65\.5 kB of its 65\.5 kB must still be downloaded to .*, where 1\.0 kB are free"
     ):
         weft.hub.model(REPO)
     assert hub.n_sent == 0
@@ -234,7 +234,7 @@ async def test_of_two_that_want_the_same_one_waits_and_it_comes_once(hub: FakeHu
         await wait_until(lambda: any(line.startswith("GET /cdn") for line in hub.asked), 20)
         with caplog.at_level(logging.INFO, "weft"):
             waiting = asyncio.create_task(asyncio.to_thread(weft.hub.model, REPO))
-            await wait_until(lambda: "another process downloads it; waiting" in caplog.text)
+            await wait_until(lambda: "waiting for another process to download it" in caplog.text)
         hub.hold.set()
         ours = await waiting
         theirs, _ = await other.communicate()
@@ -273,7 +273,7 @@ def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.Monkey
 
 def test_a_server_that_names_paths_beside_the_cache_is_not_followed(hub: FakeHub, tmp_path: Path) -> None:
     hub.repos[REPO] = {"../../../../evil.gguf": DATA}
-    with pytest.raises(weft.ModelLoadError, match="which leads out of the cache"):
+    with pytest.raises(weft.ModelLoadError, match="a path outside the cache"):
         weft.hub.model(REPO)
     assert "evil.gguf" not in files_below(tmp_path)
 

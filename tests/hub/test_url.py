@@ -104,7 +104,7 @@ def test_a_page_is_no_model_and_is_not_downloaded(hub: FakeHub, tmp_path: Path) 
 
 
 def test_offline_with_nothing_cached_is_said(hub: FakeHub) -> None:
-    with pytest.raises(weft.ModelLoadError, match=r"it is not cached in .*, and --offline keeps it from being downloaded"):
+    with pytest.raises(weft.ModelLoadError, match=r"it is not cached in .*, and --offline prevents its download"):
         weft.hub.model(url=f"{hub.url}/m.gguf", offline=True)
 
 

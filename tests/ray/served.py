@@ -210,7 +210,7 @@ def test_their_number_follows_the_cells_that_are_taken(cluster: Cluster) -> None
         ({"n_slotz": 4}, "did you mean n_slots"),
         ({"n_slots": 0}, "n_slots is 0"),
         ({"replicas": "4-2"}, "replicas is '4-2'"),
-        ({"slot_save_path": "/tmp"}, "slot_save_path is nothing that replicas do"),
+        ({"slot_save_path": "/tmp"}, "slot_save_path does not apply to replicas"),
     ],
 )
 def test_what_replicas_cannot_do_is_refused(settings: dict[str, object], message: str) -> None:

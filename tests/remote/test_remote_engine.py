@@ -85,7 +85,7 @@ async def test_a_stream_whose_replica_dies_ends_with_one_error(remote: RemoteEng
     fleet.dying = dict.fromkeys("ab", 2)
     stream = remote.stream(PROMPT, max_tokens=200, ignore_eos=True)
     assert await stream.next_batch()
-    with pytest.raises(ReplicaLostError, match="has died; send the request again"):
+    with pytest.raises(ReplicaLostError, match="has died; retry the request"):
         await collect(stream)
     assert await stream.next_batch() == []
 

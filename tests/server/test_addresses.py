@@ -146,7 +146,7 @@ async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--api-key-file", "empty"), "ERROR --api-key-file: empty holds no key; write one on each line"),
+        (("--api-key-file", "empty"), "ERROR --api-key-file: empty has no key; write one on each line"),
         (("--ssl-key-file", "empty"), "ERROR --ssl-key-file is given without a certificate; give both, or neither"),
         (("--ssl-key-file", "empty", "--ssl-cert-file", "empty"), "ERROR --ssl-cert-file: cannot show empty with the key empty"),
         (("--api-key-file", "missing"), "missing"),

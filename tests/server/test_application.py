@@ -79,7 +79,7 @@ async def test_an_engine_that_is_stopped_with_the_server_has_not_died(caplog: py
 
 def _started_before() -> weft.Engine:
     engine = ScriptedEngine()
-    engine.failure = RuntimeError("the engine was started before")
+    engine.failure = RuntimeError("the engine was already started")
     engine.loaded.set()
     return engine.as_engine()
 
@@ -91,7 +91,7 @@ def _no_such_file() -> weft.Engine:
 @pytest.mark.parametrize(
     ("make", "message", "logged"),
     [
-        pytest.param(_started_before, "internal error", "RuntimeError: the engine was started before", id="our bug"),
+        pytest.param(_started_before, "internal error", "RuntimeError: the engine was already started", id="our bug"),
         pytest.param(
             _no_such_file,
             "cannot load the model no-such.gguf: there is no such file",

@@ -198,7 +198,7 @@ async def test_a_template_that_refuses_is_a_bad_request_with_its_line() -> None:
         (
             {"messages": [*BEGUN, {"role": "assistant", "content": "re"}]},
             "messages",
-            "there are two or more assistant messages at the end; one can be continued",
+            "the messages end with several assistant messages; only one can be continued",
         ),
         (
             {"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True},

@@ -134,9 +134,9 @@ def test_a_file_of_keys_has_one_a_line_and_comments(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (None, "cannot read {}: No such file or directory"),
-        (b"", "{} holds no key; write one on each line"),
-        (b"# none\n \n", "{} holds no key; write one on each line"),
-        (b"\xff\xfe", "cannot read {}: it is no text in UTF-8"),
+        (b"", "{} has no key; write one on each line"),
+        (b"# none\n \n", "{} has no key; write one on each line"),
+        (b"\xff\xfe", "cannot read {}: it is not UTF-8"),
     ],
     ids=["missing", "empty", "comments", "binary"],
 )

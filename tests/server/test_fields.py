@@ -578,7 +578,7 @@ async def test_a_wrong_field_is_named(client: httpx.AsyncClient, path: str, body
         ({"samplers": ["top_k", "no_such"]}, matching("samplers: 'no_such' is not one of penalties, dry, .*, infill")),
         ({"samplers": "kz"}, matching("samplers: 'z' in 'kz' is not one of e d s k f .*")),
         ({"dry_sequence_breakers": []}, "dry_sequence_breakers is empty; it must be a list of one text or more"),
-        ({"grammar": "a", "json_schema": {}}, "json_schema cannot stand beside grammar; give one of them"),
+        ({"grammar": "a", "json_schema": {}}, "json_schema cannot be combined with grammar; give one of them"),
         ({"logit_bias": [[5000, 1]]}, "token 5000 is not in the vocabulary (2048 tokens)"),
         ({"penalty_prompt": [5000]}, "token 5000 is not in the vocabulary (2048 tokens)"),
         ({"logit_bias": [[1, 1]] * 2049}, "there are 2049 biases; the vocabulary has 2048 tokens"),
@@ -599,4 +599,4 @@ async def test_more_prompts_than_may_ever_wait_are_refused(path: str) -> None:
         answer = await client.post(path, json={"prompt": ["a"] * 9})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "prompt"
-    assert answer.json()["error"]["message"] == "there are 9 prompts; at most 8 may wait"
+    assert answer.json()["error"]["message"] == "there are 9 prompts; at most 8, the size of the queue, are allowed"

@@ -259,9 +259,7 @@ async def test_as_many_markers_as_pictures(seeing: Client, marker: str, data: Js
     status, param, message = refusal(await complete(seeing, {"prompt_string": f"a {marker} b", "multimodal_data": data}))
     n_markers = marker.count("<")
     assert (status, param) == (400, "prompt")
-    assert message.startswith(
-        f"prompt_string has {n_markers} of the markers <__media__>, and multimodal_data {len(data)} entries"
-    )
+    assert message.startswith(f"prompt_string has {n_markers} markers <__media__>, and multimodal_data has {len(data)} entries")
 
 
 async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
@@ -282,16 +280,16 @@ async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
 @pytest.mark.parametrize(
     ("prompt", "images", "message"),
     [
-        ("a [img-1]", [{"id": 2, "data": PICTURE}], "the prompt has no marker [img-2] for the picture of this id"),
-        ("[img-1][img-3]", [{"id": 1, "data": PICTURE}], "image_data has no picture for the marker [img-3] of the prompt"),
-        ("[img-1]", [{"id": 1, "data": PICTURE}] * 2, "image_data has several pictures of one id"),
+        ("a [img-1]", [{"id": 2, "data": PICTURE}], "the prompt has no marker [img-2] for the image with this id"),
+        ("[img-1][img-3]", [{"id": 1, "data": PICTURE}], "image_data has no image for the marker [img-3] of the prompt"),
+        ("[img-1]", [{"id": 1, "data": PICTURE}] * 2, "image_data has several images with the same id"),
         ("[img-1]", [{"id": 1}], "image_data[0]: Object missing required field `data`"),
         ("[img-1]", {"id": 1}, "image_data: Expected `array`, got `object`"),
-        ([1, 2], [{"id": 1, "data": PICTURE}], "image_data stands beside a prompt that is one text"),
+        ([1, 2], [{"id": 1, "data": PICTURE}], "image_data requires a prompt that is a string"),
         (
             "[img-1]" * 33,
             [{"id": 1, "data": PICTURE}],
-            "there are more than 32 markers of pictures; at most 32 pictures and sounds are read",
+            "the prompt has more than 32 image markers; at most 32 images are allowed",
         ),
     ],
 )
@@ -324,11 +322,11 @@ async def test_a_text_with_a_picture_has_a_vector_in_the_ways_of_today_and_of_20
     ("body", "param", "message"),
     [
         ({"content": "[img-1]", "image_data": [{"id": 1, "data": "AAAA"}]}, "image_data", "image_data[0].data: cannot read"),
-        ({"content": "[img-1]", "image_data": [{"id": 1, "data": "?"}]}, "image_data", "image_data[0].data: '?' is no base64"),
+        ({"content": "[img-1]", "image_data": [{"id": 1, "data": "?"}]}, "image_data", "image_data[0].data: '?' is not base64"),
         (
             {"content": "[img-1]", "image_data": [{"id": 1, "data": "normalize is?"}]},
             "image_data",
-            "image_data[0].data: 'normalize is?' is no base64",
+            "image_data[0].data: 'normalize is?' is not base64",
         ),
         ({"content": "a", "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "the prompt has no marker [img-1]"),
         ({"content": ["a", "b"], "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "image_data stands beside"),
@@ -433,10 +431,10 @@ async def test_a_chat_holds_sounds(hearing: Client) -> None:
         ({"type": "input_audio", "input_audio": {"format": "wav"}}, "messages[0].content[0].input_audio.data must be given"),
         ({"type": "media"}, "messages[0].content[0]: parts of type 'media' are not supported, only text, image_url and "),
         ({"type": "video_url"}, "messages[0].content[0]: parts of type 'video_url' are not supported, only text, image_url"),
-        (at("data:image/png,x"), "messages[0].content[0].image_url.url: 'data:image/png,x' is no data: URI in base64"),
-        (at("data:image/png;base64,a*b"), "messages[0].content[0].image_url.url: 'data:image/png;base64,a*b' is no base64"),
-        (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is no base64; a file that is not "),
-        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is no base64; a file that is not "),
+        (at("data:image/png,x"), "messages[0].content[0].image_url.url: 'data:image/png,x' is not a base64 data: URI"),
+        (at("data:image/png;base64,a*b"), "messages[0].content[0].image_url.url: 'data:image/png;base64,a*b' is not base64"),
+        (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is not base64; a file that is not "),
+        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is not base64; a file that is not "),
         (
             at("data:;base64,aGFsbG8="),
             "messages[0].content[0].image_url.url: cannot read the medium: it must be an image (PNG",
@@ -638,16 +636,16 @@ async def test_no_other_system_prompt_waits_for_a_picture(files: Files, monkeypa
     ("where", "hint"),
     [
         ({}, ""),
-        ({"media_path": "/"}, "; a file that is not in the body is named by file://"),
-        ({"allow_media_urls": ("*",)}, "; a file that is not in the body is named by http(s)://"),
-        ({"media_path": "/", "allow_media_urls": ("*",)}, "; a file that is not in the body is named by file:// or http(s)://"),
+        ({"media_path": "/"}, "; to refer to a file, use a URL with file://"),
+        ({"allow_media_urls": ("*",)}, "; to refer to a file, use a URL with http(s)://"),
+        ({"media_path": "/", "allow_media_urls": ("*",)}, "; to refer to a file, use a URL with file:// or http(s)://"),
     ],
     ids=["neither", "files", "addresses", "both"],
 )
 async def test_whoever_names_no_file_is_told_how_files_may_be_named_here(files: Files, where: Json, hint: str) -> None:
     async with serving(files["llava"], **where) as client:
         message = refusal(await chat(client, said(at("cat.png"))))[2]
-        assert message == f"messages[0].content[0].image_url.url: 'cat.png' is no base64{hint}"
+        assert message == f"messages[0].content[0].image_url.url: 'cat.png' is not base64{hint}"
 
 
 @pytest.mark.parametrize("name", ["a%20cat.png", "below/cat.png", "inner.png", "below/../a cat.png"])
@@ -680,7 +678,7 @@ async def test_a_file_of_the_folder_may_be_named_by_its_whole_path(seeing: Clien
 async def test_nothing_outside_of_the_folder_is_read(seeing: Client, name: str) -> None:
     status, param, message = refusal(await chat(seeing, said(at(f"file://{name}"))))
     assert (status, param) == (400, "messages")
-    assert "names no file in the folder of --media-path" in message
+    assert "is not a file in the folder of --media-path" in message
 
 
 async def test_nothing_is_read_or_fetched_by_a_server_that_was_not_told_to(files: Files, host: Host) -> None:
@@ -714,10 +712,10 @@ async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: Client, host: H
     [
         ("/missing", "is answered 404"),
         ("/large", f"has more than {reader.MAX_FETCHED} bytes"),
-        ("/to/http://localhost:1/cat.png", "'localhost' is in a private network; --allow-media-urls must name it"),
+        ("/to/http://localhost:1/cat.png", "'localhost' is in a private network; allow it with --allow-media-urls"),
         ("/to/http://[::1]:1/cat.png", "'::1' is in a private network"),
         ("/to/file:///etc/passwd", "is no http(s) address"),
-        ("/to/" * 5 + "cat.png", "it is redirected more than 3 times"),
+        ("/to/" * 5 + "cat.png", "it was redirected more than 3 times"),
     ],
 )
 async def test_what_cannot_be_fetched_is_said(seeing: Client, host: Host, path: str, told: str) -> None:
@@ -753,7 +751,7 @@ async def test_only_hosts_that_are_named_are_asked(files: Files, host: Host) -> 
     async with serving(files["llava"], allow_media_urls=("localhost", f"127.0.0.1:{host.port + 1}")) as client:
         host.asked.clear()
         message = refusal(await chat(client, said(at(f"{host.url}/cat.png"))))[2]
-        assert "'127.0.0.1' may not be asked for files; --allow-media-urls names the hosts that may" in message
+        assert "'127.0.0.1' is not an allowed host for files; --allow-media-urls lists the allowed hosts" in message
         assert host.asked == []
         assert (await chat(client, said(at(f"http://LOCALHOST:{host.port}/cat.png")))).status_code == 200
 
@@ -816,7 +814,7 @@ async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch
     assert (await metrics(seeing))["weft:media_waiting_bytes"] == LONG_TEXT
     answer = await chat(seeing, said(picture(58)))
     assert refusal(answer)[0] == 429
-    assert "pictures and sounds of " in refusal(answer)[2]
+    assert " bytes of images and audio are waiting" in refusal(answer)[2]
     assert (await seeing.post("/tokenize", json={"content": "texts wait for no picture"})).status_code == 200
     may_go_on.set()
     assert (await first).status_code == 200
@@ -829,7 +827,11 @@ async def test_a_request_has_only_so_many_pictures_of_so_many_bytes(
 ) -> None:
     n = MAX_FILES + 1
     data = {"prompt_string": "<__media__>" * n, "multimodal_data": ["YQ=="] * n}
-    assert refusal(await complete(seeing, data)) == (400, "prompt", f"there are {n} pictures and sounds; at most 32 are read")
+    assert refusal(await complete(seeing, data)) == (
+        400,
+        "prompt",
+        f"there are {n} images and audio files; at most 32 are allowed",
+    )
     size = len(png_of(1))
     monkeypatch.setattr(reader, "MAX_BYTES", 2 * size)
     assert (await chat(seeing, said(picture(1), picture(2)))).status_code == 200

@@ -130,9 +130,9 @@ SURROGATE = "is half of a surrogate pair, which stands for no character"
         (b'{"prompt": "a"', "the body is no JSON in UTF-8: it ends at byte 14, within a value"),
         (b"tru", "the body is no JSON in UTF-8: it ends at byte 3, within a value"),
         (b'{"prompt": "a"}}', "the body is no JSON in UTF-8: trailing characters (byte 16)"),
-        (b'{"prompt": 1e999}', "the body holds the number 1e999, which is out of range"),
-        (b'{"prompt": "a", "x": [{"y": -1E999}]}', "the body holds the number -1E999, which is out of range"),
-        (b'{"x": "1e999", "y": 1e400}', "the body holds the number 1e400, which is out of range"),
+        (b'{"prompt": 1e999}', "the body has the number 1e999, which is out of range"),
+        (b'{"prompt": "a", "x": [{"y": -1E999}]}', "the body has the number -1E999, which is out of range"),
+        (b'{"x": "1e999", "y": 1e400}', "the body has the number 1e400, which is out of range"),
         (b"", "the body is empty; it must be JSON"),
         (b" \n", "the body is empty; it must be JSON"),
         (b'\xef\xbb\xbf{"prompt": "a"}', "the body begins with a byte order mark; send UTF-8 without one"),
@@ -149,7 +149,7 @@ async def test_a_number_that_is_out_of_range_is_a_400_in_a_large_body_too(
     number: str, padding: int, client: httpx.AsyncClient
 ) -> None:
     answer = await client.post("/completion", content=f'{{"temperature": {number}}}{" " * padding}')
-    assert (answer.status_code, message_of(answer)) == (400, "the body holds the number 1e999, which is out of range")
+    assert (answer.status_code, message_of(answer)) == (400, "the body has the number 1e999, which is out of range")
 
 
 async def test_half_of_a_surrogate_pair_in_a_large_body_says_where(client: httpx.AsyncClient) -> None:

@@ -182,7 +182,7 @@ async def test_no_log_probabilities_unless_they_are_asked_for(client: httpx.Asyn
     [
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs is 21; it must be 0 to 20"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs", "top_logprobs is -1; it must be 0 to 20"),
-        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs to be true"),
+        ({"top_logprobs": 2}, "top_logprobs", "top_logprobs requires logprobs to be true"),
         ({"logprobs": 2}, "logprobs", "logprobs: Expected `boolean | null`, got `integer`"),
         ({"n": 300}, "n", "n is 300; it must be 1 to 256"),
         ({"temperature": "hot"}, "temperature", "temperature: Expected `number | null`, got `string`"),

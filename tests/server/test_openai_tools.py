@@ -436,8 +436,8 @@ def with_schema(**schema: Json) -> Json:
 @pytest.mark.parametrize(
     ("asked", "param", "message"),
     [
-        ({"tool_choice": "required"}, "tool_choice", "tool_choice is 'required', and there are no tools to choose from"),
-        ({"function_call": {"name": "f"}}, "function_call", "and there are no functions to choose from"),
+        ({"tool_choice": "required"}, "tool_choice", "tool_choice is 'required', but the request has no tools"),
+        ({"function_call": {"name": "f"}}, "function_call", "but the request has no functions"),
         (
             {"tools": TOOLS, "tool_choice": "often"},
             "tool_choice",

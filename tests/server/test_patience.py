@@ -55,7 +55,7 @@ async def test_a_body_that_stops_arriving_is_an_error() -> None:
     client = Client(first)
     patience = ClientTimeouts(client.receive, client.send, 0.01)
     assert await patience.receive() == first
-    with pytest.raises(BodyTimeoutError, match=r"nothing more of the body has arrived for 0\.01 s"):
+    with pytest.raises(BodyTimeoutError, match=r"no more of the body arrived for 0\.01 s"):
         await patience.receive()
 
 
@@ -189,7 +189,7 @@ async def test_a_request_whose_body_stops_arriving_is_answered_408() -> None:
     await _ask(Settings(timeout_s=1), ScriptedEngine(), client)
     assert client.sent[0]["status"] == 408
     assert json.loads(client.sent[1]["body"]) == {
-        "error": {"code": 408, "message": "nothing more of the body has arrived for 1 s", "type": "timeout_error"}
+        "error": {"code": 408, "message": "no more of the body arrived for 1 s", "type": "timeout_error"}
     }
 
 

@@ -260,7 +260,7 @@ async def test_who_reads_a_stream_that_is_ended_is_told(answer: Written) -> None
     await streams.end(None, "a")
     if answer.parts:
         await reading
-        told = b"the stream was ended, by a request to end it or by another stream of its name"
+        told = b"the stream was ended, by a request to end it or by another stream with its name"
         assert b"".join(message.get("body", b"") for message in sent) == b"a" + told
     else:
         with pytest.raises(StreamEndedError):

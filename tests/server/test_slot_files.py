@@ -108,7 +108,7 @@ async def test_an_erased_slot_computes_again(saving: httpx.AsyncClient) -> None:
 async def test_a_slot_that_holds_nothing_is_not_saved(saving: httpx.AsyncClient, folder: Path) -> None:
     await act(saving, 0, "erase")
     answer = await act(saving, 0, "save", "nothing.bin")
-    assert (answer.status_code, answer.json()) == (400, wrong("id_slot", "slot 0 holds no tokens"))
+    assert (answer.status_code, answer.json()) == (400, wrong("id_slot", "slot 0 is empty"))
     assert not (folder / "nothing.bin").exists()
     assert (await act(saving, 0, "erase")).json() == {"id_slot": 0, "n_erased": 0}
 
@@ -183,7 +183,7 @@ async def test_what_is_no_file_is_refused(saving: httpx.AsyncClient, folder: Pat
     for name in ("pipe", "subfolder"):
         for action in ("save", "restore"):
             answer = await act(saving, 0, action, name)
-            assert (answer.status_code, answer.json()) == (400, wrong("filename", f"{name!r} is no regular file"))
+            assert (answer.status_code, answer.json()) == (400, wrong("filename", f"{name!r} is not a regular file"))
 
 
 def write_what_does_not_fit(folder: Path, model_path: Path) -> None:

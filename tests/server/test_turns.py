@@ -82,7 +82,7 @@ async def test_what_is_sent_in_one_turn_is_bounded(path: str, body: Json, how: H
 
 
 NESTED = (
-    f"response_fields has {MAX_NESTED + 1} paths that lead into each other, as a, a/b and a/b/c do; at most {MAX_NESTED} may,"
+    f"response_fields has {MAX_NESTED + 1} nested paths, such as a, a/b and a/b/c; at most {MAX_NESTED} may,"
     " since each tells again what the next one tells"
 )
 
@@ -91,16 +91,16 @@ NESTED = (
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["a"] * (MAX_PATHS + 1), f"response_fields has {MAX_PATHS + 1} paths; at most {MAX_PATHS} are taken"),
+        (["a"] * (MAX_PATHS + 1), f"response_fields has {MAX_PATHS + 1} paths; at most {MAX_PATHS} are allowed"),
         (
             ["a/" * MAX_PATH_CHARACTERS],
-            f"response_fields has a path of {2 * MAX_PATH_CHARACTERS} characters; at most {MAX_PATH_CHARACTERS} are taken",
+            f"response_fields has a path of {2 * MAX_PATH_CHARACTERS} characters; at most {MAX_PATH_CHARACTERS} are allowed",
         ),
         (
             ["generation_settings", *("generation_settings/json_schema" + "/a" * n for n in range(MAX_NESTED)), "stop"],
             NESTED,
         ),
-        ("a" * 1_000, f"response_fields has a path of 1000 characters; at most {MAX_PATH_CHARACTERS} are taken"),
+        ("a" * 1_000, f"response_fields has a path of 1000 characters; at most {MAX_PATH_CHARACTERS} are allowed"),
     ],
     ids=["many", "long", "nested", "one"],
 )
@@ -141,7 +141,7 @@ async def test_the_log_probabilities_of_a_prompt_are_bounded(client: httpx.Async
     body = {"prompt": [[300] * (n_tokens // 4)] * 4, "echo": True, "logprobs": 1_000, "max_tokens": 0}
     answer = await client.post("/v1/completions", json=body)
     n = n_tokens * 1_001
-    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
+    message = f"prompt_logprobs requests {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are allowed"
     error = {"code": 400, "message": message.replace("prompt_logprobs", "logprobs", 1), "type": "invalid_request_error"}
     assert answer.json() == {"error": error | {"param": "logprobs"}}
 

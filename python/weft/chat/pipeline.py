@@ -164,7 +164,7 @@ class ChatPipeline:
             raise InvalidConfigError("chat_template_kwargs", f"enable_thinking is {excerpt(given)}; it must be a boolean")
         message = self._settings.reasoning_budget_message
         if message and (marks := self._reasoning_marks) is not None and marks.end in message:
-            why = f"contains {excerpt(marks.end)}, which ends reasoning and is added after the message"
+            why = f"contains {excerpt(marks.end)}, which ends reasoning and is appended to the message"
             raise InvalidConfigError("reasoning_budget_message", f"{excerpt(message)} {why}")
 
     def compile(self) -> None:
@@ -386,7 +386,7 @@ class ChatPipeline:
         if not (is_assistant and self._settings.prefill_assistant) or has_calls:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":
-            raise InvalidRequestError("messages", "there are two or more assistant messages at the end; one can be continued")
+            raise InvalidRequestError("messages", "the messages end with several assistant messages; only one can be continued")
         return True
 
     def _render(self, chat: _Chat) -> _Rendered:

@@ -94,7 +94,7 @@ class Templates:
         of_template: Any = {name: value for name, value in options.items() if name in TemplateOptions.__annotations__}
         fields: dict[str, Any] = {name: value for name, value in options.items() if name not in of_template}
         if unknown := fields.keys() - RequestOptions.__annotations__.keys():
-            raise TypeError(f"there is no option {min(unknown)!r} of a chat")
+            raise TypeError(f"unknown chat option {min(unknown)!r}")
 
         def work(pipeline: ChatPipeline, chat: ChatRequest, media: list[Media]) -> tuple[Request, AnswerForm]:
             prompt = pipeline.prompt(chat, media)
@@ -141,7 +141,7 @@ def _is_short(messages: object, options: TemplateOptions) -> bool:
 def _chat(messages: Messages, options: TemplateOptions) -> tuple[ChatRequest, list[Media]]:
     """Returns a chat, and its images and audio in order."""
     if unknown := options.keys() - TemplateOptions.__annotations__.keys():
-        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(TemplateOptions.__annotations__)}")
+        raise TypeError(f"unknown option {min(unknown)!r}; the options are {', '.join(TemplateOptions.__annotations__)}")
     media: list[Media] = []
     # A value that is not a list is rejected below.
     given = [_without_media(message, media) for message in messages] if isinstance(messages, list | tuple) else messages

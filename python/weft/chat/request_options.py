@@ -68,7 +68,7 @@ def requested_tools(data: ChatRequest) -> RequestedTools:
             choice = {"type": "function", "function": choice}
     if not given:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequestError(names[1], f"{names[1]} is {excerpt(choice)}, and there are no {names[0]} to choose from")
+            raise InvalidRequestError(names[1], f"{names[1]} is {excerpt(choice)}, but the request has no {names[0]}")
         return RequestedTools()
     tools = [_parse_tool(entry, nth, names[0]) for nth, entry in enumerate(_check_size(given, names[0]))]
     if len({tool.name for tool in tools}) < len(tools):
@@ -221,7 +221,9 @@ def budget_message(given: str | None, default: str, ends: Sequence[str]) -> str:
         return message
     if given is None:
         # The request set the markers; markers of chat templates were checked at startup.
-        message = f"{excerpt(found)} is in the server's message, which says it too early"
+        message = (
+            f"reasoning_budget_end_tags has {excerpt(found)}, which is in the server's reasoning_budget_message; replace one"
+        )
         raise InvalidRequestError("reasoning_budget_end_tags", message)
-    why = f"contains {excerpt(found)}, which ends the thought and is written after the message; leave it out"
+    why = f"contains {excerpt(found)}, which ends reasoning and is appended to the message; leave it out"
     raise InvalidRequestError("reasoning_budget_message", f"reasoning_budget_message {why}")

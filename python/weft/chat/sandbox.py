@@ -205,7 +205,7 @@ class _Environment(SandboxedEnvironment):
             if function.__name__ == "join" and args:
                 args = (_check_parts(owner, args[0]), *args[1:])
             if function.__name__ in _PADDING_METHODS and any(isinstance(arg, int) and arg > MAX_PADDING for arg in args):
-                raise SecurityError(f"a text is padded to more than {MAX_PADDING} characters")
+                raise SecurityError(f"the template pads a string to more than {MAX_PADDING} characters")
             if function.__name__ == "replace" and args:
                 _check_size((owner.count(str(args[0])) + 1) * len(str(args[-1])))
         return super().call(context, function, *args, **kwargs)
@@ -254,7 +254,7 @@ def _check_product(sequence: object, count: object) -> None:
 
 def _check_padding(form: str) -> None:
     if _WIDE.search(form):
-        raise SecurityError(f"a text is formatted to more than {MAX_PADDING} characters")
+        raise SecurityError(f"the template formats a string to more than {MAX_PADDING} characters")
 
 
 def _limit_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,7 +262,7 @@ def _limit_numbers(make: Callable[..., Any]) -> Callable[..., Any]:
 
     def filter_(value: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any value)
         if any(isinstance(number, int) and number > MAX_PADDING for number in (*args, *kwargs.values())):
-            raise SecurityError(f"a filter has a numeric argument above {MAX_PADDING}")
+            raise SecurityError(f"the template calls a filter with a number above {MAX_PADDING}")
         return make(value, *args, **kwargs)
 
     return filter_

@@ -184,7 +184,7 @@ def _over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any
 def _spelt(name: str) -> str:
     flag = table()[name]
     names = flag.names or [spelling for spelling, value in flag.constants.items() if value is True]
-    return "/".join(names) if names else "a model with its settings, as --gpt-oss-20b-default,"
+    return "/".join(names) if names else "a preset such as --gpt-oss-20b-default"
 
 
 def scan(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> SourceValues:
@@ -219,7 +219,7 @@ def _flags(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> Iterator[_
         spelling, attached = _split(argument, spellings)
         if spelling in ARGS:
             if attached is None and not left:
-                raise UsageError(f"argument {ARGS[0]}: a text of flags must follow")
+                raise UsageError(f"argument {ARGS[0]}: expects a string of flags")
             left += reversed(_further(left.pop() if attached is None else attached))
             continue
         values: Sequence[str | None]
@@ -246,7 +246,7 @@ def _further(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be split as by a shell: {str(error).lower()}") from None
+        raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be split like a shell command: {str(error).lower()}") from None
 
 
 def _is_flag(argument: str, spellings: Mapping[str, Spelling]) -> bool:
@@ -271,17 +271,17 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
     if attached is not None:
         return [attached]
     if len(left) < n:
-        raise UsageError(f"argument {name}: a value must follow")
+        raise UsageError(f"argument {name}: expects a value")
     values = [left.pop() for _ in range(n)]
     for value in values:
         if value in spellings or value in ARGS:
-            raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} passes it as a value")
+            raise UsageError(f"argument {name}: expects a value, but {value} is a flag; --flag={value} passes it as a value")
     return values
 
 
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}; the model is named with -m"
+        return f"unexpected argument {argument!r}; name the model with -m"
     near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *chain(*OUTPUT_REQUESTS)])
     return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help-all lists all of them")
 

@@ -46,7 +46,7 @@ def entries(path: str) -> list[Entry]:
     for key, value in content.items():
         entry = Entry(key, value)
         if (first := found.get(entry.spelling)) is not None:
-            raise ValueError(f"{key} is {first.key} again")
+            raise ValueError(f"{key} repeats the key {first.key}")
         found[entry.spelling] = entry
     return list(found.values())
 

@@ -30,7 +30,7 @@ EPILOG = (
 
 ABOUT = (
     *((", ".join(names) + " SHELL" * (names == COMPLETION), f"{text} and exit") for names, text in OUTPUT_REQUESTS.items()),
-    (f"{ARGS[0]} FLAGS", "more flags in one text, split as by a shell"),
+    (f"{ARGS[0]} FLAGS", "more flags in one string, split like a shell command"),
     ("--config FNAME", f"{CONFIG.help} [{CONFIG.env}]"),
 )
 

@@ -47,7 +47,7 @@ def tune(settings: Settings) -> int:
         path = model_path(settings)
         layouts = _measure(settings, path)
     except KeyboardInterrupt:
-        print("\ntune: interrupted; nothing is kept", file=sys.stderr)
+        print("\ntune: interrupted; nothing was saved", file=sys.stderr)
         return 130
     by_rule = layouts[0].tuned
     best = layouts[-1] if layouts[-1].tuned.seconds < NOISE * by_rule.seconds else layouts[0]
@@ -69,10 +69,12 @@ def tune(settings: Settings) -> int:
         flash = "" if tuned.flash_attention is None else f"-fa {'on' if tuned.flash_attention else 'off'} "
         repack = "" if best is layouts[0] else f" {_repack_flag(tuned)}"
         flags = f"{flash}-t {tuned.threads} -tb {tuned.threads_batch}{repack}"
-        print(f"tune: cannot keep it in {error.filename}: {error.strerror or error}; start with {flags}", file=sys.stderr)
+        print(f"tune: cannot save the result to {error.filename}: {error.strerror or error}; start with {flags}", file=sys.stderr)
         return 1
     files = " and ".join(str(layout.file) for layout in layouts)
-    print(f"written to {files} after {time.monotonic() - began:.0f} s; later starts read it, flags win, --no-tune ignores it")
+    print(
+        f"written to {files} after {time.monotonic() - began:.0f} s; later starts use it, unless flags or --no-tune override it"
+    )
     return 0
 
 
@@ -102,7 +104,7 @@ def _is_repacked(tuned: Tuned) -> bool:
 
 
 def _weights(tuned: Tuned) -> str:
-    return "repacked by llama.cpp" if _is_repacked(tuned) else "as they lie in the file"
+    return "repacked by llama.cpp" if _is_repacked(tuned) else "in their on-disk layout"
 
 
 def _repack_flag(tuned: Tuned) -> str:

@@ -52,7 +52,7 @@ def model(
         ValueError: The name of the repository or image, or the URL, is invalid, or not exactly one of them is given.
     """
     if [repo, url, docker].count(None) != 2:
-        raise ValueError("name a repository or an address, or an image of Docker's registry")
+        raise ValueError("name a repository, a URL or an image of Docker's registry")
     source = Source(
         repo=None if repo is None else repo_name(repo),
         file=file,
@@ -96,4 +96,4 @@ def cached() -> list[str]:
 
 def _need_library(name: str) -> None:
     if find_spec("huggingface_hub") is None:
-        raise ModelLoadError(name, "models by name need the package huggingface-hub: pip install huggingface-hub")
+        raise ModelLoadError(name, "downloads require the package huggingface-hub: pip install huggingface-hub")

@@ -36,7 +36,7 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
     first = _by_name(there, file) if file is not None else _by_quant(there, quant)
     parts = parts_of(first)
     if missing := [part for part in parts if part not in there]:
-        raise Unavailable(f"{missing[0]}, a part of the model, is not there")
+        raise Unavailable(f"{missing[0]}, a part of the model, is missing")
     return parts
 
 
@@ -78,7 +78,7 @@ def _by_quant(files: list[str], quant: str | None) -> str:
     if quant is None:
         return models[0]
     quants = dict.fromkeys(found for name in models if (found := quant_of(name)) is not None)
-    raise Unavailable(f"it has no {quant}; {_listing('there are', list(quants) or models)}")
+    raise Unavailable(f"it has no {quant}; {_listing('available are', list(quants) or models)}")
 
 
 def quant_of(name: str) -> str | None:

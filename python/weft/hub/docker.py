@@ -107,14 +107,14 @@ def _model(manifest: _Manifest) -> _Layer:
     if not layers:
         raise Unavailable("no layer of the image is a GGUF file")
     if len(layers) > 1:
-        raise Unavailable(f"{len(layers)} layers of the image are GGUF files, and only models in one file are read from there")
+        raise Unavailable(f"{len(layers)} layers of the image are GGUF files; only models in one file are supported")
     return layers[0]
 
 
 def _sha256(digest: str) -> str:
     """Returns the hash of a layer. It is validated, because it becomes part of a path."""
     if (found := re.fullmatch(r"sha256:([0-9a-f]{64})", digest.lower())) is None:
-        raise Unavailable(f"its manifest names the model {digest!r}, which is no SHA-256")
+        raise Unavailable(f"its manifest names the model {digest!r}, which is not a SHA-256")
     return found[1]
 
 
@@ -130,7 +130,7 @@ class _Registry:
     def check_url(self) -> None:
         """Raises Unavailable if `WEFT_DOCKER_REGISTRY` is not a URL."""
         if urlsplit(self.url).scheme not in ("http", "https"):
-            raise Unavailable(f"WEFT_DOCKER_REGISTRY is {self.url!r}, which is no address, as {REGISTRY}")
+            raise Unavailable(f"WEFT_DOCKER_REGISTRY is {self.url!r}, which is not a URL such as {REGISTRY}")
 
     def manifest(self, tag: str) -> _Manifest:
         """Returns the manifest of an image."""
@@ -189,7 +189,7 @@ def _get_json(url: str, headers: dict[str, str], kind: type[Response]) -> Respon
         for piece in response.iter_bytes():
             body += piece
             if len(body) > MAX_ANSWER_BYTES:
-                raise Unavailable(f"{url.partition('?')[0]} answers with more than {size_text(MAX_ANSWER_BYTES)}")
+                raise Unavailable(f"{url.partition('?')[0]} returned more than {size_text(MAX_ANSWER_BYTES)}")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:

@@ -76,7 +76,7 @@ def download(remote: Remote, target: Path, partial: Path, counter: DownloadCount
                 if n_failures == MAX_FAILURES:
                     raise
                 n_there = n_now
-                logger.warning("%s: %s; going on at %s", remote.name, words(error), size_text(n_now))
+                logger.warning("%s: %s; resuming at %s", remote.name, words(error), size_text(n_now))
                 time.sleep(PAUSE_S)
     _check(remote, partial)
     partial.replace(target)
@@ -112,9 +112,9 @@ def fetched_or_cached(
             found = cached()
         except Unavailable:
             if is_hub:
-                raise Unavailable(f"{failure}; and it is not cached") from None
+                raise Unavailable(f"{failure}, and it is not cached") from None
             raise Unavailable(failure) from None
-        logger.warning("%s; taking what is cached of it", failure)
+        logger.warning("%s; using the cached files", failure)
         return found
 
 
@@ -151,8 +151,8 @@ def _n_to_keep(partial: Path, remote: Remote) -> int:
 def _check_room(folder: Path, n_total: int, n_more: int) -> None:
     if (free := shutil.disk_usage(folder).free) < n_more:
         raise Unavailable(
-            f"of its {size_text(n_total)}, {size_text(n_more)} must still be downloaded to {folder},"
-            f" where {size_text(free)} are free"
+            f"{size_text(n_more)} of its {size_text(n_total)} must still be downloaded to {folder},"
+            f" which has {size_text(free)} of free space"
         )
 
 
@@ -167,7 +167,7 @@ def _pull(remote: Remote, partial: Path, n_there: int, counter: DownloadCounter,
         begins = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
         start = int(begins[1]) if response.status_code == 206 and begins is not None else 0
         if start not in (0, n_there):
-            raise Unavailable(f"the server sends {remote.name} from byte {start}, and was asked for byte {n_there}")
+            raise Unavailable(f"the server sent {remote.name} from byte {start}, but byte {n_there} was requested")
         if start != n_there:
             counter.add(remote.name, -n_there)
             bar.update(-n_there)
@@ -194,4 +194,4 @@ def _check(remote: Remote, partial: Path) -> None:
             came = hashlib.file_digest(file, "sha256").hexdigest()
         if came != remote.sha256:
             partial.unlink()
-            raise Unavailable(f"{remote.name} was damaged on its way: its SHA-256 is {came}, and was to be {remote.sha256}")
+            raise Unavailable(f"{remote.name} was damaged in transfer: its SHA-256 is {came}, not {remote.sha256}")

@@ -9,7 +9,7 @@ class Unavailable(Exception):  # noqa: N818 (the text is a reason)
 
 def not_cached(folder: Path) -> str:
     """Returns the reason that a model is unavailable offline."""
-    return f"it is not cached in {folder}, and --offline keeps it from being downloaded"
+    return f"it is not cached in {folder}, and --offline prevents its download"
 
 
 TOKEN = "-hft/--hf-token or HF_TOKEN"
@@ -52,20 +52,20 @@ def reason(error: Exception, *, where: str, has_token: bool = False) -> str:
     if isinstance(error, Unavailable):
         return str(error)
     if isinstance(error, GatedRepoError):
-        then = "and the token must be of a user who has" if has_token else f"then give a token by {TOKEN}"
-        return f"access requires agreement to its owners' terms at {where}; {then}"
+        then = "and use a token of a user who has" if has_token else f"then pass a token with {TOKEN}"
+        return f"access requires its owners' terms to be accepted at {where}; {then}"
     if isinstance(error, HfHubHTTPError):
         response = error.response
         said = f"{response.status_code} {response.reason_phrase}".strip()
         if response.status_code == 401 and has_token and "invalid" in response.headers.get("X-Error-Message", "").lower():
-            return f"{where} does not accept the token of {TOKEN}"
+            return f"{where} rejects the token of {TOKEN}"
         if isinstance(error, RepositoryNotFoundError) or (response.status_code == 401 and not has_token):
-            then = f"the token of {TOKEN} may not read it" if has_token else f"it needs a token by {TOKEN}"
-            return f"{where} is not there, or {then} ({said})"
+            then = f"the token of {TOKEN} has no access to it" if has_token else f"it requires a token ({TOKEN})"
+            return f"{where} does not exist, or {then} ({said})"
         if response.status_code in (401, 403):
-            then = f"the token of {TOKEN} does not suffice" if has_token else f"it may need a token by {TOKEN}"
-            return f"{where} answers {said}: {then}"
-        return f"{where} answers {said}"
+            then = f"the token of {TOKEN} has no access to it" if has_token else f"it may require a token ({TOKEN})"
+            return f"{where} returned {said}: {then}"
+        return f"{where} returned {said}"
     if isinstance(error, TransportError):
         return f"{where} cannot be reached: {words(error)}"
     if isinstance(error, OSError) and error.errno is not None:

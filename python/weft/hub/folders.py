@@ -96,7 +96,7 @@ def holding(lock: Path) -> Iterator[None]:
         try:
             held.enter_context(WeakFileLock(lock, timeout=0.1))
         except Timeout:
-            logging.getLogger("weft").info("another process downloads it; waiting")
+            logging.getLogger("weft").info("waiting for another process to download it")
             held.enter_context(WeakFileLock(lock))
         yield
 

@@ -51,7 +51,7 @@ def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
         try:
             name = choose(files, quant, source.file)[0]
         except Unavailable as error:
-            why = f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded"
+            why = f"in the cache {hub}, {error}; --offline prevents downloads"
             continue
         logger.info("%s is cached: %s", repo, commit / name)
         return _found(commit, name, _projector(name, files, source))
@@ -70,7 +70,7 @@ def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: Dow
     if (projector := _projector(names[0], files, source)) is not None:
         names = (*names, projector)
     if astray := [name for name in names if ".." in name.split("/") or name.startswith("/")]:
-        raise Unavailable(f"the hub names {astray[0]}, which leads out of the cache")
+        raise Unavailable(f"the hub lists {astray[0]}, a path outside the cache")
     folder = repository_folder(hub, repo)
     missing = [name for name in names if not (folder / "snapshots" / info.sha / name).is_file()]
     if not missing:

@@ -48,7 +48,7 @@ def repo_name(given: str) -> str:
     """Validates `USER/MODEL` or `USER/MODEL:QUANT`; raises ValueError."""
     part = r"[A-Za-z0-9](?:[\w.-]*\w)?"
     if len(given) > 256 or re.fullmatch(rf"{part}/{part}(?::\w[\w.-]*)?", given, re.ASCII) is None:
-        raise ValueError(f"{given!r} is not USER/MODEL or USER/MODEL:QUANT, as ggml-org/gemma-3-1b-it-GGUF:Q4_K_M")
+        raise ValueError(f"{given!r} is not USER/MODEL or USER/MODEL:QUANT, for example ggml-org/gemma-3-1b-it-GGUF:Q4_K_M")
     return given
 
 
@@ -60,14 +60,14 @@ _IMAGE = re.compile(
 def docker_name(given: str) -> str:
     """Validates `[REPO/]MODEL[:TAG]`, the image name in Docker's registry; raises ValueError."""
     if len(given) > 256 or _IMAGE.fullmatch(given) is None:
-        raise ValueError(f"{given!r} is not [REPO/]MODEL[:TAG] in small letters, as smollm2:135M-Q4_0")
+        raise ValueError(f"{given!r} is not [REPO/]MODEL[:TAG] in lowercase, for example smollm2:135M-Q4_0")
     return given
 
 
 def docker_parts(name: str) -> tuple[str, str]:
     """Returns the repository and the tag of an image name, with the defaults `ai/` and `latest`."""
     found = _IMAGE.fullmatch(name)
-    assert found is not None, "docker_name has looked at it"
+    assert found is not None, "validated by docker_name"
     repo, tag = found.groups()
     return repo if "/" in repo else f"ai/{repo}", tag or "latest"
 
@@ -81,7 +81,7 @@ def http_address(given: str) -> str:
     except ValueError:
         is_fine = False
     if not is_fine or re.search(r"[\s\x00-\x1f]", given):
-        raise ValueError(f"{given!r} is not the address of a file, as https://example.org/model.gguf")
+        raise ValueError(f"{given!r} is not the URL of a file, for example https://example.org/model.gguf")
     return given
 
 

@@ -28,11 +28,11 @@ class Driver:
 DRIVERS = {
     "weft-llm-cuda12": Driver(
         {"linux": "libcuda.so.1", "win32": "nvcuda.dll"},
-        "install NVIDIA's driver, version 525 or newer; a container is given the machine's by `docker run --gpus all`",
+        "install NVIDIA's driver, version 525 or newer; containers use the machine's driver with `docker run --gpus all`",
     ),
     "weft-llm-vulkan": Driver(
         {"linux": "libvulkan.so.1", "win32": "vulkan-1.dll"},
-        "install the driver of the GPU with its part for Vulkan; Debian and Ubuntu have `libvulkan1` and `mesa-vulkan-drivers`",
+        "install the GPU's Vulkan driver; Debian and Ubuntu have `libvulkan1` and `mesa-vulkan-drivers`",
     ),
 }
 """Drivers by name of the distribution. `weft-llm` needs none: it uses the CPU or, on a Mac, the built-in GPU framework."""

@@ -108,7 +108,7 @@ def choose_level(available: tuple[Level, ...], features: frozenset[str] | None, 
     if named := environ.get(VARIABLE):
         selected = next((level for level in available if level.name == named), None)
         if selected is None:
-            raise WrongLevel(f"{VARIABLE} is {named!r}, which is no level; {_describe(available, features)}")
+            raise WrongLevel(f"{VARIABLE} is {named!r}, which is not a CPU level; {_describe(available, features)}")
         if features is not None and (missing := selected.flags - features):
             raise WrongLevel(
                 f"{VARIABLE} is {named!r}, and the processor lacks {_join(sorted(missing))}; {_describe(available, features)}"
@@ -120,7 +120,8 @@ def choose_level(available: tuple[Level, ...], features: frozenset[str] | None, 
     if not fitting:
         missing = available[0].flags - features
         raise NoLevel(
-            f"the processor lacks {_join(sorted(missing))}, which this wheel needs; `make wheel` in a checkout builds one for it"
+            f"the processor lacks {_join(sorted(missing))}, which this wheel requires;"
+            " `make wheel` in a checkout builds one for it"
         )
     return fitting[-1]
 
@@ -129,9 +130,9 @@ def _describe(available: tuple[Level, ...], features: frozenset[str] | None) -> 
     """Returns the available levels, and the levels supported by the processor, as a phrase."""
     all_of_them = f"this wheel has {_join([level.name for level in available])}"
     if features is None:
-        return f"{all_of_them}, and what the processor has cannot be read"
+        return f"{all_of_them}, and the processor's features cannot be read"
     fitting = [level.name for level in available if level.flags <= features]
-    return f"{all_of_them}, of which this processor has {_join(fitting) or 'none'}"
+    return f"{all_of_them}, of which this processor supports {_join(fitting) or 'none'}"
 
 
 def _join(names: Sequence[str]) -> str:
@@ -166,7 +167,7 @@ def load(name: str) -> ModuleType:
     path = str(FOLDER / level.file)
     loader = ExtensionFileLoader(name, path)
     spec = spec_from_loader(name, loader)
-    assert spec is not None, "a loader that is given makes a specification"
+    assert spec is not None, "the loader is given"
     module = module_from_spec(spec)
     sys.modules[name] = module
     loader.exec_module(module)

@@ -153,28 +153,26 @@ def _settings(model: str | None, given: Mapping[str, Any], cpus: float) -> Setti
     for name in given:
         if name not in rows:
             near = difflib.get_close_matches(name, rows, n=1)
-            raise TypeError(
-                f"there is no setting {name!r}; {f'did you mean {near[0]}?' if near else 'see the reference of flags'}"
-            )
+            raise TypeError(f"unknown setting {name!r}; {f'did you mean {near[0]}?' if near else 'see the reference of flags'}")
     values = {name: rows[name].parse(value) if isinstance(value, str) else value for name, value in given.items()}
     if not {"n_threads", "n_threads_batch"} & values.keys():
         values["n_threads"] = max(int(cpus), 1)
     settings = Settings.of({"model": model, **values})
     for name, why in _NOT_HERE.items():
         if name in values:
-            raise InvalidConfigError(name, f"{name} is nothing that replicas do: {why}")
+            raise InvalidConfigError(name, f"{name} does not apply to replicas: {why}")
     return settings
 
 
-_FILES = "they read a file that is on every machine"
+_FILES = "replicas read a local file, which must exist on every machine"
 _ADDRESS = "Ray Serve listens, see `serve start --http-host`"
-_STATES = "the file would be on whichever machine has written it"
+_STATES = "the file would be on the machine of one replica"
 _NOT_HERE = {
     **dict.fromkeys(("hf_repo", "hf_file", "docker_repo", "model_url", "mmproj_url"), _FILES),
     **dict.fromkeys(("hosts", "port", "reuse_port", "threads_http", "ssl_key_file", "ssl_cert_file"), _ADDRESS),
     **dict.fromkeys(("slot_save_path", "restore_prompt"), _STATES),
-    "mmproj": "pictures and sounds are not sent to them",
-    "sleep_idle_s": "how many there are follows the load, from 0 on",
+    "mmproj": "images and audio are not sent to replicas",
+    "sleep_idle_s": "the number of replicas follows the load, down to 0",
 }
 """Settings of a single server that do not apply to replicas, with the reason."""
 
@@ -190,6 +188,6 @@ def _range(replicas: int | str | tuple[int, int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         is_range = False
     if not is_range:
-        message = f"replicas is {replicas!r}; it must be a number, or two like 2-8, of which the second is the greater"
+        message = f"replicas is {replicas!r}; it must be a number, or a range such as 2-8"
         raise InvalidConfigError("replicas", message)
     return low, high

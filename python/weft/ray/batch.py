@@ -175,7 +175,7 @@ def _json(text: str) -> Mapping[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(f"it is no JSON object: {error}") from None
+        raise argparse.ArgumentTypeError(f"it is not a JSON object: {error}") from None
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class ReplicaLostError(EngineStoppedError):
 
     def __str__(self) -> str:
         others = "" if self.n_tries == 1 else f", the last of {self.n_tries} that were tried,"
-        return f"the replica {self.replica_id or 'that was chosen'}{others} has died; send the request again"
+        return f"the replica {self.replica_id or 'that was chosen'}{others} has died; retry the request"
 
 
 class NoReplicaError(EngineStoppedError):
@@ -27,4 +27,4 @@ class NoReplicaError(EngineStoppedError):
         super().__init__(waited_s)
 
     def __str__(self) -> str:
-        return f"no replica took the request within {self.waited_s:g} s; try again later"
+        return f"no replica accepted the request within {self.waited_s:g} s; try again later"

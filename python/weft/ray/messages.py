@@ -106,7 +106,7 @@ def tokens_of(prompt: Prompt, model: Model) -> list[int]:
             return list(prompt)  # type: ignore[arg-type]  # Checked above.
         prompt = model.tokenize_parts(prompt)
     if prompt.media:
-        raise NotSupportedError("pictures and sounds are not sent to replicas; serve such a model without Ray")
+        raise NotSupportedError("images and audio are not sent to replicas; serve such a model without Ray")
     return prompt.text_tokens
 
 

@@ -65,7 +65,7 @@ class RemoteEngine(Engine):
             RuntimeError: The engine was started before.
         """
         if self._state != "new":
-            raise RuntimeError("the engine was started before")
+            raise RuntimeError("the engine was already started")
         self._state = "starting"
         self._loop = asyncio.get_running_loop()
         overrides = self._config.kv_overrides or None
@@ -93,7 +93,7 @@ class RemoteEngine(Engine):
 
     async def sleep(self) -> None:
         """Raises NotSupportedError: the number of replicas follows the load instead."""
-        raise NotSupportedError("replicas do not sleep; give a range of replicas instead, from 0 on")
+        raise NotSupportedError("replicas do not sleep; set a range of replicas that starts at 0 instead")
 
     async def wake(self) -> None:
         """See `sleep`."""
@@ -147,7 +147,7 @@ class RemoteEngine(Engine):
         place, own = divmod(slot, self._info().limits.n_slots)
         replica_id = next((name for name, at in self._positions().items() if at == place), None)
         if replica_id is None:
-            raise InvalidRequestError("slot", f"slot is {slot}, and there is no replica that has it")
+            raise InvalidRequestError("slot", f"slot is {slot}; no replica has this slot")
         return replica_id, own
 
     def _slots_before(self, replica_id: str) -> int:
@@ -300,7 +300,7 @@ class _ReplicaProperties:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise NotSupportedError(
-            "files of states, whole caches and single steps are of one engine; replicas are not asked for them"
+            "state files, cache exports and single steps belong to one engine; they are not supported with replicas"
         )
 
 

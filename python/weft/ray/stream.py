@@ -257,8 +257,8 @@ class RemoteStream:
         Raises:
             NotSupportedError: Always, because branches of replicas cannot be forked.
         """
-        what = "ask for its prompt and text as a prompt, of which only what is new is computed"
-        raise NotSupportedError(f"branch {index} is written by a replica, which is not asked to fork it; {what}")
+        what = "send its prompt and text as a new prompt, of which only new tokens are computed"
+        raise NotSupportedError(f"branch {index} runs on a replica and cannot be forked; {what}")
 
     def fork_boundary(self, index: int) -> tuple[str, int]:
         """Returns "" and 0, since no branch is a fork.

@@ -45,7 +45,7 @@ def branch_requests(request: Request) -> list[Request]:
     """
     branches = _checked(request.branches)
     if request.n not in (1, len(branches)):
-        message = f"n is {request.n}, and there are {len(branches)} branches; leave n out, or give as many"
+        message = f"n is {request.n}, but branches has {len(branches)} entries; leave n out, or set it to their number"
         raise InvalidRequestError("n", message)
     seed = int.from_bytes(os.urandom(4)) if request.seed is None else request.seed
     alone = msgspec.structs.replace(request, branches=(), n=1)
@@ -64,7 +64,7 @@ def fork_request(request: Request, n: int, options: Mapping[str, Any]) -> Reques
     for name in options:
         if name not in FORK_FIELDS:
             known = ", ".join(sorted(FORK_FIELDS))
-            raise InvalidRequestError(name, f"{name} is nothing that forks have of their own; those are {known}")
+            raise InvalidRequestError(name, f"{name} is not an option of a fork; the options are {known}")
     fields: dict[str, Any] = {**_OF_PROMPTS, "n": n, **_given(options)}
     if isinstance(request, InternalRequest):
         fields["system_end"] = None
@@ -80,7 +80,7 @@ def _checked(branches: Any) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401 (not
         for name in branch:
             if name not in BRANCH_FIELDS:
                 known = ", ".join(sorted(BRANCH_FIELDS))
-                message = f"branches[{index}] has {name!r}, which no branch has of its own; those are {known}"
+                message = f"branches[{index}] has {name!r}, which is not an option of a branch; the options are {known}"
                 raise InvalidRequestError("branches", message)
     return branches
 

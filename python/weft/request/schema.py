@@ -26,4 +26,6 @@ def schema_text(schema: JsonSchema) -> str:
         made = schema.model_json_schema() if hasattr(schema, "model_json_schema") else msgspec.json.schema(schema)
         return msgspec.json.encode(made).decode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError("json_schema", f"json_schema is no JSON schema, and none can be made of it: {error}") from None
+        raise InvalidRequestError(
+            "json_schema", f"json_schema is not a JSON schema, and none can be derived from it: {error}"
+        ) from None

@@ -69,7 +69,7 @@ class Caller:
         """
         if len(name) > MAX_NAME:
             answer.close()
-            message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
+            message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are allowed"
             raise InvalidRequestError("X-Conversation-Id", message)
         return RecordingResponse(await self.service.recordings.begin(self.owner, name, answer, grace_s=grace_s))
 

@@ -66,11 +66,11 @@ value that keeps clients from retrying in a tight loop."""
 
 
 _ANYWHERE = {
-    403: "The route does not answer web pages of other origins.",
+    403: "The route rejects web pages of other origins.",
     408: "The body did not arrive in time.",
     413: "The body is larger than `--max-body`.",
     415: "A web page of another origin sent a body that is not `application/json`.",
-    421: "The server does not answer to this `Host`.",
+    421: "The `Host` is not allowed.",
     429: "The server is busy; retry after the seconds in `Retry-After`.",
     503: "The model is being loaded, or the server is stopping.",
 }
@@ -143,14 +143,14 @@ class CrossOriginError(ServerError, status=403, reason=Reason.CROSS_ORIGIN):
     def __init__(self, what: str, origin: str | None) -> None:
         page = "a page of another origin" if origin is None else f"a page of {origin}"
         super().__init__(
-            f"{page} may not use {what}, which is for pages of this server, origins named in --cors-origins ('*' names none) and"
-            f" clients that are not browsers; {_remedy(origin)}"
+            f"{page} may not use {what}, which is restricted to pages of this server, origins listed in --cors-origins"
+            f" ('*' lists none) and clients other than browsers; {_remedy(origin)}"
         )
 
 
 def _remedy(origin: str | None) -> str:
     if origin == "null":
-        return "a page without an origin, such as a file or a sandboxed frame, cannot be named: serve it from an address"
+        return "a page without an origin, such as a file or a sandboxed frame, cannot be allowed: serve it over HTTP"
     return f"start the server with --cors-origins {origin or 'ORIGIN'}"
 
 
@@ -168,8 +168,8 @@ class MisdirectedRequestError(ServerError, status=421, reason=Reason.WRONG_HOST)
     def __init__(self, host: str) -> None:
         name = truncate(host.strip().rpartition(":")[0] or host.strip()) or "NAME"
         super().__init__(
-            f"this server does not answer to the host {truncate(host) or '(empty)'}; use 127.0.0.1 or localhost,"
-            f" or start it with --allowed-hosts {name}"
+            f"the host {truncate(host) or '(empty)'} is not allowed; use 127.0.0.1 or localhost,"
+            f" or start the server with --allowed-hosts {name}"
         )
 
 
@@ -179,7 +179,7 @@ class BodyTimeoutError(ServerError, status=408, reason=Reason.SLOW_BODY):
     @classmethod
     def silent(cls, timeout_s: float) -> Self:
         """Returns the error for a body of which nothing arrived for `timeout_s` seconds."""
-        return cls(f"nothing more of the body has arrived for {timeout_s:g} s")
+        return cls(f"no more of the body arrived for {timeout_s:g} s")
 
     @classmethod
     def slow(cls, bytes_per_s: float, saved_s: float) -> Self:
@@ -192,7 +192,7 @@ class ClientDisconnectedError(ServerError, status=499, reason=Reason.CLIENT_LEFT
     """The client disconnected before the response started. The message is never sent."""
 
     def __init__(self) -> None:
-        super().__init__("the client has left")
+        super().__init__("the client disconnected")
 
 
 class TextsWaitingError(ServerError, status=429, reason=Reason.TEXTS_WAITING):
@@ -207,7 +207,7 @@ class AnswersTooLargeError(ServerError, status=429, reason=Reason.ANSWER_TOO_LAR
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__(
-            f"answers that are not streamed take {n_bytes} bytes, which is the limit; set stream, or try again later"
+            f"responses that are not streamed use {n_bytes} bytes, which is the limit; set stream, or try again later"
         )
 
 
@@ -215,7 +215,7 @@ class BodiesTooLargeError(ServerError, status=429, reason=Reason.TOO_MANY_BODIES
     """Bodies that are being received or wait to be decoded exceed their common memory limit."""
 
     def __init__(self, n_bytes: int) -> None:
-        super().__init__(f"request bodies that are being received take {n_bytes} bytes, which is the limit; try again later")
+        super().__init__(f"request bodies that are being received use {n_bytes} bytes, which is the limit; try again later")
 
 
 class NoSuchItemError(ServerError, status=404, reason=Reason.NO_ROUTE):
@@ -226,7 +226,7 @@ class ConversationBusyError(ServerError, status=409, reason=Reason.SLOTS_BUSY):
     """Another response is being generated for the same conversation."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another response is being written for the conversation {name}; try again when it has ended")
+        super().__init__(f"another response is being generated for the conversation {name}; try again when it has ended")
 
 
 class OffsetLostError(ServerError, status=400, reason=Reason.INVALID_FIELD, param="from"):
@@ -247,7 +247,7 @@ class StreamEndedError(ServerError, status=409, reason=Reason.CLIENT_LEFT):
     """A stream was cancelled by its client, or replaced by a stream of the same name."""
 
     def __init__(self) -> None:
-        super().__init__("the stream was ended, by a request to end it or by another stream of its name")
+        super().__init__("the stream was ended, by a request to end it or by another stream with its name")
 
 
 class StreamsFullError(ServerError, status=429, reason=Reason.QUEUE_FULL):
@@ -369,7 +369,7 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     is_whole_body = location in ("", "data")
     if is_whole_body and (unknown := UNKNOWN_FIELD.search(reason)) is not None:
         field = truncate(unknown[1], MAX_EXCERPT // 2)  # The name appears twice in the error.
-        return _object(400, Reason.INVALID_FIELD, f"{field}: there is no such field here", param=field)
+        return _object(400, Reason.INVALID_FIELD, f"{field}: unknown field", param=field)
     reason = with_json_types(reason)
     if is_whole_body:
         if (entry := IN_A_LIST.search(str(error.__cause__))) is None:

@@ -52,8 +52,9 @@ class Purpose(Enum):
     """Generating the API documentation."""
 
 
-_WAITING = {Purpose.MEDIA: "pictures and sounds of {} bytes are waiting", Purpose.ADDRESS: "names of hosts are waiting"}
-"""Messages of [`TextsWaitingError`] for work on other things than texts; the braces receive the size."""
+_WAITING = {Purpose.MEDIA: "{0} bytes of images and audio are waiting", Purpose.ADDRESS: "{1} DNS lookups are waiting"}
+"""Messages of [`TextsWaitingError`] for work on other things than texts; {0} is the size, {1} the number of small
+tasks."""
 
 
 class Executor:
@@ -115,7 +116,9 @@ class Executor:
         """
         pool = self._pools[purpose, size > VERY_LONG_TEXT]
         if pool.size and pool.size + size > MAX_WAITING:
-            raise TextsWaitingError(_WAITING.get(purpose, "texts of {} characters and tokens are waiting").format(pool.size))
+            raise TextsWaitingError(
+                _WAITING.get(purpose, "{0} characters and tokens of text are waiting").format(pool.size, pool.size // LONG_TEXT)
+            )
         return pool
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def why_not_json(body: bytes, error: Exception) -> str:
     if body.startswith(_BYTE_ORDER_MARKS):
         return "the body begins with a byte order mark; send UTF-8 without one"
     if message.startswith("Number out of range") and (number := _out_of_range(body)) is not None:
-        return f"the body holds the number {number}, which is out of range"
+        return f"the body has the number {number}, which is out of range"
     is_truncated = message.startswith("Input data was truncated")
     if is_truncated or "surrogate" in message or "escape" in message:
         message = _wrong_escape(body) or message

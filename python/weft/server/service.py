@@ -243,10 +243,10 @@ class Service:
             return submission
         if submission.gap is not None:
             raise InvalidRequestError(
-                "prompt", "a prompt with pictures or sounds cannot stand before a gap; leave out what follows it"
+                "prompt", "a prompt with images or audio cannot be combined with a suffix; leave the suffix out"
             )
         if submission.template.prompt_logprobs is not None:
-            message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
+            message = "prompt_logprobs is not supported for a prompt with images or audio; leave it out"
             raise submission.rename_parameter(InvalidRequestError("prompt_logprobs", message))
         return msgspec.structs.replace(submission, prompts=await self.with_media(submission.prompts))
 

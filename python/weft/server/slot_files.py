@@ -42,14 +42,14 @@ class SlotFiles:
         async with self._lock(slot):
             tokens, adapters, invoked_at = await self._engine.slot_state(slot)
             if not tokens:
-                raise InvalidRequestError("slot", f"slot {slot} holds no tokens")
+                raise InvalidRequestError("slot", f"slot {slot} is empty")
             if any(token < 0 for token in tokens):
                 # Negative ids identify media only within this process.
-                raise NotSupportedError("This feature is not supported by multimodal: a slot that holds pictures or sounds")
+                raise NotSupportedError("This feature is not supported by multimodal: a slot with images or audio")
             try:
                 return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters, invoked_at=invoked_at)
             except InvalidRequestError:
-                raise InvalidRequestError("slot", f"what slot {slot} held is no longer cached") from None
+                raise InvalidRequestError("slot", f"the tokens of slot {slot} are no longer cached") from None
             except OSError as error:
                 raise SlotFileError(path.name, error) from error
 
@@ -89,7 +89,7 @@ class SlotFiles:
         if filename is None:
             raise InvalidRequestError("filename", "filename must be given")
         if not _is_name(filename):
-            raise InvalidRequestError("filename", f"{excerpt(filename)} is no name of a file")
+            raise InvalidRequestError("filename", f"{excerpt(filename)} is not a valid file name")
         # Resolving the path may block on a slow file system.
         return await self._executor.run_in_thread(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
@@ -113,7 +113,7 @@ def _inside(folder: Path, name: str) -> Path:
     folder = folder.resolve()
     path = (folder / name).resolve()
     if path.parent != folder:
-        raise InvalidRequestError("filename", f"{excerpt(name)} is not inside of the folder for slots")
+        raise InvalidRequestError("filename", f"{excerpt(name)} is outside the folder of --slot-save-path")
     if path.exists() and not path.is_file():
-        raise InvalidRequestError("filename", f"{excerpt(name)} is no regular file")
+        raise InvalidRequestError("filename", f"{excerpt(name)} is not a regular file")
     return path

@@ -111,7 +111,7 @@ def _claim_path(address: Address, claims: ExitStack) -> None:
 def _remove_abandoned(path: Path) -> None:
     """Removes a socket file whose process no longer exists."""
     if not stat.S_ISSOCK(path.stat().st_mode):
-        raise FileExistsError(errno.EEXIST, "a file of this name exists, and it is not a socket")
+        raise FileExistsError(errno.EEXIST, "a file with this name exists and is not a socket")
     with unix_socket() as probe:
         if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -161,5 +161,5 @@ def tls(settings: Settings) -> tuple[Path, Path] | None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
-        raise InvalidConfigError("ssl_cert_file", f"cannot show {certificate} with the key {key}: {reason}") from error
+        raise InvalidConfigError("ssl_cert_file", f"cannot use {certificate} with the key {key}: {reason}") from error
     return Path(key), Path(certificate)

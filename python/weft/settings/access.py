@@ -21,7 +21,7 @@ def key_list(text: str) -> tuple[str, ...]:
     keys = items(text)
     if not keys:
         # An empty shell variable must not open a server that is meant to be protected.
-        raise ValueError("it holds no key; leave it out for a server without keys")
+        raise ValueError("it has no key; omit it for a server without keys")
     return keys
 
 
@@ -30,7 +30,7 @@ def host_names(text: str) -> tuple[str, ...]:
     hosts = tuple(host.lower().rstrip(".") for host in items(text))
     for host in hosts:
         if not _HOST.fullmatch(host):
-            raise ValueError(f"{host!r} is not a host name, as chat.example: leave out the scheme, the port and the path")
+            raise ValueError(f"{host!r} is not a host name such as chat.example: leave out the scheme, the port and the path")
     return hosts
 
 
@@ -49,7 +49,7 @@ def media_host(name: str) -> str:
     except ValueError:
         is_host = False
     if not is_host:
-        raise ValueError(f"{name!r} is no host, as example.org or 10.0.0.7:8000")
+        raise ValueError(f"{name!r} is not a host such as example.org or 10.0.0.7:8000")
     return name.lower()
 
 

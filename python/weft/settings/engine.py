@@ -42,14 +42,14 @@ def _shares(proportions: str) -> tuple[float, ...]:
     # llama.cpp accepts slashes as separators too.
     shares = tuple(map(number(low=0), items(proportions.replace("/", ","))))
     if not any(shares):
-        raise ValueError(f"{proportions!r} gives no GPU a share")
+        raise ValueError(f"{proportions!r} has no number above 0")
     return shares
 
 
 def _scaled_adapter(pair: str) -> tuple[str, float]:
     path, colon, scale = pair.rpartition(":")
     if not (path and colon):
-        raise ValueError(f"{pair!r} is no file with its scale, as FILE:0.5")
+        raise ValueError(f"{pair!r} is not FILE:SCALE, for example FILE:0.5")
     return path, number()(scale)
 
 
@@ -71,20 +71,20 @@ def _kv_override(given: str) -> tuple[str, bool | int | float | str]:
     key, equals, typed = given.partition("=")
     kind, colon, value = typed.partition(":")
     if not (key and equals and colon and kind in _TYPES):
-        raise ValueError(f"{given!r} is no key with a value, as KEY=int:1, KEY=float:0.5, KEY=bool:true or KEY=str:text")
+        raise ValueError(f"{given!r} is not KEY=TYPE:VALUE, for example KEY=int:1, KEY=float:0.5, KEY=bool:true or KEY=str:text")
     return key, _TYPES[kind](value)
 
 
 def _tensor_override(given: str) -> tuple[str, str]:
     pattern, equals, memory = given.rpartition("=")
     if not (pattern and equals and memory):
-        raise ValueError(f"{given!r} is no pattern with a memory, as PATTERN=CPU")
+        raise ValueError(f"{given!r} is not PATTERN=BUFFER, for example PATTERN=CPU")
     return pattern, memory
 
 
 def _is_on_gpu(device: str) -> bool:
     if device != "none":
-        raise ValueError(f"{device!r} cannot be asked for: llama.cpp takes the first GPU there is, and 'none' is the CPU")
+        raise ValueError(f"{device!r} is not supported; use 'none' for the CPU, or omit the flag for the first GPU")
     return False
 
 
@@ -93,14 +93,14 @@ def _mask(text: str) -> tuple[int, ...]:
     if not re.fullmatch(rf"[0-9a-fA-F]{{1,{MAX_THREADS // 4}}}", digits):
         raise ValueError(f"{text!r} is not a mask of at most {MAX_THREADS // 4} hexadecimal digits")
     if not (mask := int(digits, 16)):
-        raise ValueError(f"{text!r} leaves no processor")
+        raise ValueError(f"{text!r} selects no processor")
     return tuple(cpu for cpu in range(MAX_THREADS) if mask >> cpu & 1)
 
 
 def _range(text: str) -> tuple[int, ...]:
     """Parses llama-server's ranges; either end may be left out."""
     if (match := re.fullmatch(r"\s*([0-9]*)-([0-9]*)\s*", text)) is None:
-        raise ValueError(f"{text!r} is not a range of processors, as 0-3")
+        raise ValueError(f"{text!r} is not a range of processors such as 0-3")
     cpu = whole(0, MAX_THREADS - 1)
     first, last = cpu(match[1] or "0"), cpu(match[2] or str(MAX_THREADS - 1))
     if first > last:
@@ -132,7 +132,7 @@ def _speculation(names: str) -> str:
     """Parses llama-server's types of speculative decoding. All types of text select the same index."""
     types = items(names)
     if model := next((each for each in types if each in _OF_MODELS), None):
-        raise ValueError(f"{model!r} needs a draft model, which is not supported; use one of {', '.join(_OF_TEXT)}")
+        raise ValueError(f"{model!r} requires a draft model, which is not supported; use one of {', '.join(_OF_TEXT)}")
     kinds = {"none": "off", "auto": "auto", **dict.fromkeys(_OF_TEXT, "on")}
     modes = {one_of(*kinds)(each) and kinds[each] for each in types} - {"off"}
     return "off" if not modes else "on" if "on" in modes else "auto"
@@ -153,7 +153,7 @@ def _draft_length(text: str) -> int:
 
 _frequency_scale = _of("rope_freq_scale")
 _tokens = unset_at(0, _of("n_ctx"), "leaves it to the model")
-_threads = unset_below(1, _of("n_threads"), "or less is as many as suit the machine")
+_threads = unset_below(1, _of("n_threads"), "or less selects the number for this machine")
 
 TEXTS: Mapping[str, Mapping[str, Any]] = {
     "n_gpu_layers": {"parse": layers},
@@ -179,12 +179,15 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
         "parse": some("there must be at least one file", lambda path: (path, 1.0)),
         "join": add,
         "also": (
-            FlagAlias(("--lora-scaled",), some("there must be at least one file with its scale, as FILE:0.5", _scaled_adapter)),
+            FlagAlias(("--lora-scaled",), some("there must be at least one FILE:SCALE, for example FILE:0.5", _scaled_adapter)),
         ),
     },
-    "kv_overrides": {"parse": some("there must be at least one key with a value, as KEY=int:1", _kv_override), "join": add},
+    "kv_overrides": {
+        "parse": some("there must be at least one KEY=TYPE:VALUE, for example KEY=int:1", _kv_override),
+        "join": add,
+    },
     "tensor_overrides": {
-        "parse": some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
+        "parse": some("there must be at least one PATTERN=BUFFER, for example PATTERN=CPU", _tensor_override),
         "join": add,
     },
     "mmproj_offload": {"also": (FlagAlias(("-mmdev", "--mmproj-device"), _is_on_gpu, env="MTMD_BACKEND_DEVICE"),)},
@@ -208,7 +211,7 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     "pooling": {"also": (FlagAlias((), lambda text: "rank" if boolean(text) else None, env="LLAMA_ARG_RERANKING"),)},
     "samplers": {
         "parse": _chain,
-        "help": "sampler chain, separated by ; --sampler-seq takes letters instead, as edskypmxt"
+        "help": "sampler chain, separated by ; --sampler-seq takes letters instead, such as edskypmxt"
         f" (default: {';'.join(SAMPLERS)})",
         "also": (FlagAlias(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
     },

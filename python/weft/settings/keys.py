@@ -20,10 +20,10 @@ def keys_of(settings: Settings) -> tuple[str, ...]:
     except OSError as error:
         raise InvalidConfigError("api_key_file", f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InvalidConfigError("api_key_file", f"cannot read {path}: it is no text in UTF-8") from error
+        raise InvalidConfigError("api_key_file", f"cannot read {path}: it is not UTF-8") from error
     keys = [line.strip() for line in text.splitlines()]
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
         # An empty file must not open a server that is meant to be protected.
-        raise InvalidConfigError("api_key_file", f"{path} holds no key; write one on each line")
+        raise InvalidConfigError("api_key_file", f"{path} has no key; write one on each line")
     return (*settings.api_keys, *keys)

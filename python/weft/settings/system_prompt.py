@@ -34,7 +34,7 @@ def read_system_prompt(text: str) -> SystemPrompt:
         if "system_prompt" in names:
             return msgspec.json.decode(text, type=_Wrapped).system_prompt
         if unknown := names.keys() - set(SystemPrompt.__struct_fields__):
-            raise ValueError(f"there is no {min(unknown)!r}; it may have prompt, anti_prompt and assistant_name")
+            raise ValueError(f"unknown key {min(unknown)!r}; the keys are prompt, anti_prompt and assistant_name")
         return msgspec.json.decode(text, type=SystemPrompt)
     except msgspec.DecodeError as error:
-        raise ValueError(f"it is no JSON object of a system prompt: {error}") from None
+        raise ValueError(f"it is not a JSON object of a system prompt: {error}") from None

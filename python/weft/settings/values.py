@@ -23,7 +23,7 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
         except ValueError:
             raise ValueError(f"{text!r} is not a whole number") from None
         if not low <= value <= high:
-            raise ValueError(f"{value} is not in {low} to {high}")
+            raise ValueError(f"{value} is not between {low} and {high}")
         return value
 
     return parse
@@ -51,7 +51,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 def _outside(low: float, high: float) -> str:
     if high == math.inf:
         return f"below {low:g}"
-    return f"above {high:g}" if low == -math.inf else f"not in {low:g} to {high:g}"
+    return f"above {high:g}" if low == -math.inf else f"not between {low:g} and {high:g}"
 
 
 def optional(parse: Callable[[str], T], is_unset: Callable[[str], bool], meaning: str) -> Callable[[str], T | None]:
@@ -84,7 +84,7 @@ def unset_below(low: int, parse: Callable[[str], T], meaning: str) -> Callable[[
     return optional(parse, lambda text: whole(-(2**63), 2**63)(text) < low, f"{low - 1} {meaning}")
 
 
-layers = optional(whole(0), lambda text: text in ("auto", "all", "-1"), "auto, all and -1 are as many as there are")
+layers = optional(whole(0), lambda text: text in ("auto", "all", "-1"), "auto, all and -1 select all layers")
 """Parses a number of layers; `auto` and `all` become None, which means all layers."""
 
 
@@ -209,7 +209,7 @@ def biases(given: str) -> tuple[tuple[int, float], ...]:
     """Parses `TOKEN+BIAS` or `TOKEN-BIAS`."""
     match = re.fullmatch(r"\s*(-?[0-9]{1,18})\s*([+-])\s*(\S+)\s*", given)
     if match is None:
-        raise ValueError(f"{given!r} is not a token's number, a sign and a bias, as 15043+1 or 15043-1.5")
+        raise ValueError(f"{given!r} is not TOKEN+BIAS or TOKEN-BIAS, for example 15043+1 or 15043-1.5")
     token, sign, bias = match.groups()
     try:
         amount = float(bias)

@@ -63,11 +63,11 @@ def rules(text: str) -> tuple[LineRule, ...]:
         parsed = _parser.parse(pattern)
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{pattern!r} is no pattern, and none of {', '.join(PRESETS)}: {error}") from None
+        raise ValueError(f"{pattern!r} is neither a valid regular expression nor one of {', '.join(PRESETS)}: {error}") from None
     if (n_ways := _n_ways(parsed)) > MAX_WAYS:
         found = "more than can be counted" if n_ways == UNCOUNTED else f"{n_ways:,}"
-        why = f"each of them may have to be tried; there may be at most {MAX_WAYS:,}, about two parts that repeat without a bound"
-        raise ValueError(f"the pattern {pattern!r} can match one line in many ways ({found}), and {why}")
+        most = f"at most {MAX_WAYS:,} are allowed, about two parts that repeat without a bound"
+        raise ValueError(f"the pattern {pattern!r} can match a line in too many ways ({found}); {most}")
     return (LineRule(pattern, drops=text.startswith(DROP)),)
 
 
@@ -113,5 +113,5 @@ def all_rules(first: tuple[LineRule, ...], second: tuple[LineRule, ...]) -> tupl
     """
     both = tuple(dict.fromkeys([*first, *second]))
     if len(both) > MAX_RULES:
-        raise ValueError(f"there are {len(both)} rules; there may be at most {MAX_RULES}")
+        raise ValueError(f"there are {len(both)} rules; at most {MAX_RULES} are allowed")
     return both

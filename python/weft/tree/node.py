@@ -118,7 +118,7 @@ class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
         asked: list[Any] = [options, *branches]
         if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in asked):
             raise InvalidRequestError(
-                "suffix_prompt", "what stands between a node and its children is a node: append it, and extend that"
+                "suffix_prompt", "suffix_prompt is not supported for nodes; append the text as a node, and extend that"
             )
         n = len(branches) or options.get("n", 1)
         if isinstance(n, int):
@@ -168,7 +168,7 @@ class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
         """
         self._nodes.check(self)
         if self.parent is None:
-            raise InvalidRequestError("node", "the root has no siblings; another prompt is another tree")
+            raise InvalidRequestError("node", "the root cannot be edited; create a tree for another prompt")
         _check_text(text)
         model = self._nodes.engine.model
         if unit == "byte":
@@ -233,7 +233,7 @@ class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
 def _add_child(nodes: Nodes, parent: Node, piece: Piece, param: str) -> Node:
     """Adds a child that was not generated."""
     if not piece.tokens:
-        raise InvalidRequestError(param, "a node of one's own must hold at least one token")
+        raise InvalidRequestError(param, "a new node must have at least one token")
     nodes.check_limits(1, piece.n_bytes)
     return Node.create(nodes, parent, piece)
 
@@ -242,4 +242,4 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError("text", "the text has a lone surrogate, which no UTF-8 has") from None
+        raise InvalidRequestError("text", "the text has a lone surrogate, which UTF-8 cannot encode") from None

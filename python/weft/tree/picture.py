@@ -14,7 +14,7 @@ Format: TypeAlias = Literal["svg", "dot"]
 FORMATS: dict[str, Callable[[Figure], str]] = {"svg": svg.draw, "dot": dot.draw}
 
 WRITTEN = Look("written by the model", "round", "blue")
-GIVEN = Look("given: the prompt, a text of one's own, an edit", "cornerless", "gold")
+GIVEN = Look("given: the prompt, an appended text, an edit", "cornerless", "gold")
 
 
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
@@ -24,7 +24,7 @@ def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
         InvalidRequestError: There is no format of this name, or `limit` is out of range.
     """
     if name not in FORMATS:
-        raise InvalidRequestError("format", f"there is no format of this name: {name!r}; it must be svg or dot")
+        raise InvalidRequestError("format", f"format is {name!r}; it must be svg or dot")
     check_range("limit", limit, 1, MAX_DRAWN)
     # Sorted by depth, so that nodes far from the root are left out.
     drawn = sorted(nodes, key=lambda node: (node.depth, node.id))[:limit]
@@ -32,9 +32,7 @@ def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
     boxes = [_box(node, None if node.parent is None else places[node.parent.id]) for node in drawn]
     n_tokens = sum(len(node.tokens) for node in nodes)
     title = f"{len(nodes):,} nodes, {n_tokens:,} tokens"
-    figure = Figure(
-        title, boxes, [WRITTEN, GIVEN], "pinned", "its path has ended: the model wrote an end", len(nodes) - len(drawn)
-    )
+    figure = Figure(title, boxes, [WRITTEN, GIVEN], "pinned", "ended: the model generated an end token", len(nodes) - len(drawn))
     return FORMATS[name](figure)
 
 

@@ -125,16 +125,16 @@ def read(path: str, max_bytes: int) -> SavedTree:
     with Path(path).open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise TreeFileError(path, f"it has more than max_bytes, {max_bytes} bytes")
+        raise TreeFileError(path, f"it exceeds max_bytes ({max_bytes} bytes)")
     try:
         begun = msgspec.json.decode(data, type=_Version)
         if begun.format != FORMAT:
-            raise TreeFileError(path, "it is no tree")
+            raise TreeFileError(path, "it is not a tree file")
         if begun.version != VERSION:
-            raise TreeFileError(path, f"it is of version {begun.version}, and version {VERSION} is read")
+            raise TreeFileError(path, f"its version is {begun.version}; only version {VERSION} is supported")
         tree = msgspec.json.decode(data, type=SavedTree)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TreeFileError(path, f"it is no tree: {error}") from None
+        raise TreeFileError(path, f"it is not a tree file: {error}") from None
     _check_shape(path, tree.nodes, tree.cached)
     return tree
 
@@ -142,21 +142,21 @@ def read(path: str, max_bytes: int) -> SavedTree:
 def _check_shape(path: str, nodes: Sequence[SavedNode], cached: Sequence[int]) -> None:
     """Raises `TreeFileError` if the nodes are not a tree."""
     if not nodes or nodes[0].parent is not None or nodes[0].id != 0:
-        raise TreeFileError(path, "its first node is no root, which has the id 0 and no parent")
+        raise TreeFileError(path, "its first node is not a root, which has the id 0 and no parent")
     known: set[int] = set()
     last = -1
     for node in nodes:
         if node.id <= last:
-            raise TreeFileError(path, f"node {node.id} stands after node {last}; their ids must count up")
+            raise TreeFileError(path, f"node {node.id} follows node {last}; ids must increase")
         if known and node.parent not in known:
-            raise TreeFileError(path, f"node {node.id} has the parent {node.parent}, which does not stand before it")
+            raise TreeFileError(path, f"node {node.id} has the parent {node.parent}, which does not precede it")
         if node.logprobs and len(node.logprobs) != len(node.tokens):
             raise TreeFileError(path, f"node {node.id} has {len(node.tokens)} tokens and {len(node.logprobs)} log-probabilities")
         known.add(last := node.id)
     if not nodes[0].tokens:
         raise TreeFileError(path, "its root has no tokens")
     if unknown := sorted(set(cached) - known):
-        raise TreeFileError(path, f"node {unknown[0]} is said to be cached, and is not there")
+        raise TreeFileError(path, f"node {unknown[0]} is listed as cached, but does not exist")
 
 
 def check(path: str, tree: SavedTree, model: Model) -> None:
@@ -169,7 +169,7 @@ def check(path: str, tree: SavedTree, model: Model) -> None:
     if tree.model.digest != ours.digest:
         other = "another model of that name" if tree.model.name == ours.name else f"the model {ours.name!r} here"
         raise TreeFileError(
-            path, f"it was saved with the model {tree.model.name!r}, not {other}; as_text=True takes its texts and no tokens"
+            path, f"it was saved with the model {tree.model.name!r}, not {other}; as_text=True loads its texts without tokens"
         )
     for node in tree.nodes:
         likely = (token for each in node.logprobs if each is not None for token, _ in each.top)

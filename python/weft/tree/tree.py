@@ -61,7 +61,7 @@ class Tree:
     ) -> None:
         tokens = engine.tokenize(prompt) if isinstance(prompt, str) else prompt
         if not tokens:
-            raise InvalidRequestError("prompt", "the prompt of a tree must hold at least one token")
+            raise InvalidRequestError("prompt", "the prompt of a tree must have at least one token")
         root = Piece.from_tokens(tokens, prompt if isinstance(prompt, str) else engine.detokenize(prompt))
         self._create_nodes(engine, [(0, None, root)], max_nodes, max_bytes)
 
@@ -183,7 +183,8 @@ class Tree:
             raise InvalidRequestError("with_cache", f"node {strange[0].id} is not in the tree")
         if len(chosen) > MAX_CACHE_FILES:
             raise InvalidRequestError(
-                "with_cache", f"the paths of {len(chosen)} nodes would be saved; at most {MAX_CACHE_FILES} may be: name them"
+                "with_cache",
+                f"with_cache selects {len(chosen)} nodes; at most {MAX_CACHE_FILES} paths can be saved: list fewer nodes",
             )
         paths = {node.id: node.path for node in chosen}
         model = self.engine.model

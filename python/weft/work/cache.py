@@ -139,7 +139,7 @@ class CacheControl:
         saved = (await self._finished(save, prompt)).result
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
-            raise InvalidRequestError("prompt", "nothing of the prompt is cached")
+            raise InvalidRequestError("prompt", "no prefix of the prompt is cached")
         n_bytes = await self._threads.run(ThreadPool.FILE, native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 

@@ -54,7 +54,7 @@ class Rules:
     @property
     def current_tool(self) -> Tool:
         """The tool whose call is being written."""
-        assert self.tool is not None, "a name or arguments stand in a call"
+        assert self.tool is not None, "set while a call is written"
         return self.tool
 
     @property

@@ -139,7 +139,7 @@ def _options(data: CountTokens) -> dict[str, Any]:
     if thinking is None:
         return options
     if thinking.budget_tokens is not None and (thinking.type != "enabled" or thinking.budget_tokens < 0):
-        message = f"is {thinking.budget_tokens}; it must be 0 or more, and stands beside the type 'enabled' only"
+        message = f"is {thinking.budget_tokens}; it must be 0 or more, and is only allowed with the type 'enabled'"
         raise InvalidRequestError("thinking", f"thinking.budget_tokens {message}")
     return options | {
         "enable_thinking": thinking.type != "disabled",
@@ -157,7 +157,7 @@ def _tools(data: CountTokens) -> dict[str, Any]:
         fields["parallel_tool_calls"] = False
     if choice.type == "tool":
         if not choice.name:
-            raise InvalidRequestError("tool_choice", "tool_choice.name must be given beside the type 'tool'")
+            raise InvalidRequestError("tool_choice", "tool_choice.name must be given with the type 'tool'")
         fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
     else:
         fields["tool_choice"] = choice.type
@@ -166,7 +166,7 @@ def _tools(data: CountTokens) -> dict[str, Any]:
 
 def _tool(location: str, tool: ToolParam) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
-        message = f"{location}.type is {excerpt(tool.type)}; only tools that you run are there, of the type 'custom'"
+        message = f"{location}.type is {excerpt(tool.type)}; only client tools, of the type 'custom', are supported"
         raise InvalidRequestError("tools", message)
     if tool.defer_loading:
         raise InvalidRequestError("tools", f"{location}.defer_loading is not supported; leave it out")

@@ -19,7 +19,7 @@ LOOKS = {
     "both": Look("in cells, with a copy in host memory", "double", "teal"),
     "store": Look("in host memory", "cornerless", "gold"),
     "computing": Look("in cells, as far as a running completion has computed it", "dashed", "green"),
-    "nowhere": Look("in neither: only what follows it is kept", "dotted", "grey"),
+    "nowhere": Look("not cached, unlike its descendants", "dotted", "grey"),
 }
 
 
@@ -30,7 +30,7 @@ def n_drawn(limit: int | None, name: str) -> int:
         InvalidRequestError: The limit is out of range, or the format unknown.
     """
     if name not in FORMATS:
-        raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be json, svg or dot")
+        raise InvalidRequestError("format", f"format is {excerpt(name)}; it must be json, svg or dot")
     n = DEFAULT_DRAWN if limit is None else limit
     if not 0 <= n <= MAX_DRAWN:
         raise InvalidRequestError("limit", f"limit is {n}; it must be 0 to {MAX_DRAWN} for a picture")

@@ -70,7 +70,7 @@ def _folder(settings: Settings) -> tuple[Path, bool]:
         return Path(settings.slot_save_path), False
     if settings.compat == "stream":
         return own_folder(), True
-    raise NotSupportedError("This server does not keep prompts in files. Start it with `--slot-save-path`")
+    raise NotSupportedError("This server does not save prompts to files. Start it with `--slot-save-path`")
 
 
 def _mark_used(path: Path) -> None:
@@ -78,7 +78,7 @@ def _mark_used(path: Path) -> None:
     try:
         path.touch()
     except OSError as error:
-        logger.warning("the time of use of %s cannot be saved: %s", path, error.strerror or error)
+        logger.warning("cannot update the modification time of %s: %s", path, error.strerror or error)
     n_bytes = 0
     for nth, (_, file, size) in enumerate(sorted(_files(path.parent), reverse=True)):
         n_bytes += size
@@ -86,7 +86,7 @@ def _mark_used(path: Path) -> None:
             try:
                 file.unlink(missing_ok=True)
             except OSError as error:
-                logger.warning("%s cannot be deleted: %s", file, error.strerror or error)
+                logger.warning("cannot delete %s: %s", file, error.strerror or error)
 
 
 def _files(folder: Path) -> Iterator[tuple[int, Path, int]]:

@@ -85,7 +85,7 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
             return "text/plain; charset=utf-8", _plain
         case "ndjson":
             return ndjson.HEADERS["content-type"], ndjson.line
-    raise InvalidRequestError("format", f"there is no format of this name: {excerpt(name)}; it must be text or ndjson")
+    raise InvalidRequestError("format", f"format is {excerpt(name)}; it must be text or ndjson")
 
 
 class LineEncoder(Encoder):

@@ -144,12 +144,14 @@ def _after_context(prompt: ChatPrompt, context: Sequence[int], service: Service)
     try:
         known = context if isinstance(context, TokenIds) else TokenIds(context)
     except OverflowError:
-        raise InvalidRequestError("context", "context has a token whose id is not below 2³¹") from None
+        raise InvalidRequestError("context", "context has a token id of 2³¹ or more") from None
     service.request_builder.check_length(known)
     if (unknown := known.outside(model.n_vocab)) is not None:
-        raise InvalidRequestError("context", f"context has the token {unknown}, which the model has not")
+        raise InvalidRequestError(
+            "context", f"context has token {unknown}, which is not in the vocabulary ({model.n_vocab} tokens)"
+        )
     tokens = prompt.tokens
-    assert isinstance(tokens, list), "a prompt with images has no context"
+    assert isinstance(tokens, list), "a prompt with a context has no images"
     n_opening = 1 if model.adds_bos and tokens[:1] == [model.bos_token] else 0
     return msgspec.structs.replace(prompt, tokens=[*context, *tokens[n_opening:]], turn_ends=[], system_end=None)
 

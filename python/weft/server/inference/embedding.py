@@ -59,7 +59,7 @@ async def embed(
     how = service.settings.embd_normalize if normalize is None else normalize
     for field, number in (("embd_normalize", how), ("dimensions", dimensions)):
         if number is not None and abs(number) > MAX_NUMBER:
-            raise InvalidRequestError(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
+            raise InvalidRequestError(field, f"{field} is {number}; it must be at most {MAX_NUMBER}")
     with _renaming_parameter(name):
         read = await service.with_media(texts)
 
@@ -82,7 +82,7 @@ async def rank(
 
 def _check(texts: Sequence[object], name: str) -> None:
     if len(texts) > MAX_TEXTS:
-        raise InvalidRequestError(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
+        raise InvalidRequestError(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are allowed")
 
 
 async def _computed(service: Service, size: int, begin: Begin, write: Encoder, collected: Reservation) -> list[bytes]:

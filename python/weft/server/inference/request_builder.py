@@ -41,7 +41,9 @@ class RequestBuilder:
         """
         limit = self._engine.limits.max_queue
         if len(submission.prompts) > limit:
-            raise InvalidRequestError("prompt", f"there are {len(submission.prompts)} prompts; at most {limit} may wait")
+            raise InvalidRequestError(
+                "prompt", f"there are {len(submission.prompts)} prompts; at most {limit}, the size of the queue, are allowed"
+            )
         template = msgspec.structs.replace(
             submission.template,
             logit_bias=self._biases(submission.logit_bias),
@@ -59,8 +61,8 @@ class RequestBuilder:
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (n := n_tokens * (1 + max(template.prompt_logprobs, 0))) > MAX_PROMPT_LOGPROBS:
-                asked = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens"
-                error = InvalidRequestError("prompt_logprobs", f"{asked}; at most {MAX_PROMPT_LOGPROBS} are told")
+                asked = f"prompt_logprobs requests {n} log-probabilities of {n_tokens} tokens"
+                error = InvalidRequestError("prompt_logprobs", f"{asked}; at most {MAX_PROMPT_LOGPROBS} are allowed")
                 raise submission.rename_parameter(error)
         return requests
 

@@ -25,12 +25,12 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
     neutral.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
-        message = "assistant_name stands beside a system_prompt that is a text; give both, or none"
+        message = "assistant_name requires a system_prompt that is a string; give both, or neither"
         raise InvalidRequestError("assistant_name", message)
     if data.prompt is None and data.system_prompt is not None:
         data = msgspec.structs.replace(data, prompt="")
     if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):
-        raise InvalidRequestError("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
+        raise InvalidRequestError("anti_prompt", "anti_prompt is a list; with a system_prompt it must be a string")
     words = [data.anti_prompt] if isinstance(data.anti_prompt, str) else data.anti_prompt or ()
     parsed = _with_stop(_submission(data, settings), words)
     if not data.image_data:
@@ -71,7 +71,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
     neutral.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     if data.input_prefix is None and data.input_suffix is None:
-        raise InvalidRequestError("input_prefix", "input_prefix must be given, or input_suffix")
+        raise InvalidRequestError("input_prefix", "input_prefix or input_suffix must be given")
     gap = Gap(
         suffix=prompts.pieces(data.input_suffix or ""),
         middle=prompts.pieces(data.prompt or ""),

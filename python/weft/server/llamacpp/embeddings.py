@@ -45,7 +45,7 @@ def _write(vectors: CompactEmbeddings) -> list[bytes]:
 def texts_to_rank(data: schemas.RerankBody) -> tuple[str, str, list[str]]:
     """Returns the query, the name of the field with the texts, and the texts."""
     if data.truncate:
-        raise InvalidRequestError("truncate", "truncate is not supported: no text is ever cut; leave it out")
+        raise InvalidRequestError("truncate", "truncate is not supported, because texts are never truncated; leave it out")
     adapters.refuse_adapters(data.lora)
     if data.query is None:
         raise InvalidRequestError("query", "query must be given, as a string")

@@ -88,7 +88,7 @@ def lora_adapters(service: Service) -> list[schemas.LoraAdapter]:
 def set_lora_adapters(service: Service, scales: list[schemas.LoraScale]) -> schemas.LoraScalesSet:
     """Sets the default adapter scales. The last entry for an adapter applies."""
     if wrong := [each.id for each in scales if not 0 <= each.id <= MAX_ID]:
-        message = f"id is {wrong[0]}; {'adapters are counted from 0' if wrong[0] < 0 else 'no adapter has it'}"
+        message = f"id is {wrong[0]}; {'it must be 0 or more' if wrong[0] < 0 else 'no adapter has this id'}"
         raise InvalidRequestError("id", message)
     try:
         service.engine.set_adapters(list({each.id: each.scale for each in scales}.items()))

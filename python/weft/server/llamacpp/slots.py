@@ -100,7 +100,7 @@ def health(service: Service, *, include_slots: bool, is_2024: bool) -> schemas.H
 def slot_number(id_slot: str, action: str | None) -> int:
     """Parses a call of `/slots/{id_slot}`, without checking that the slot exists."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
-        raise InvalidRequestError("id_slot", f"{excerpt(id_slot)} is no number of a slot")
+        raise InvalidRequestError("id_slot", f"{excerpt(id_slot)} is not a slot number")
     if action not in ACTIONS:
         raise InvalidRequestError("action", f"the action is {excerpt(action)}; it must be one of {', '.join(ACTIONS)}")
     return int(id_slot)

@@ -40,7 +40,7 @@ async def lookup_streams(data: JSONBody[StreamsLookup], service: ServiceDependen
     """Returns the resumable streams of conversations; `ID` also finds `ID::MODEL`."""
     names = data.conversation_ids or []
     if len(names) > MAX_STREAMS:
-        raise InvalidRequestError("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
+        raise InvalidRequestError("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are allowed")
     return [
         KeptStream(one.name, one.is_ended, one.n_bytes, one.started_s, one.ended_s or 0)
         for one in service.recordings.of_conversations(caller.owner, names)

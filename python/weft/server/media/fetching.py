@@ -44,7 +44,7 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: 
         raise UnreadableError(f"{excerpt(address)} cannot be fetched: {error}") from None
     except (ssl.SSLError, OSError) as error:
         raise UnreadableError(f"{excerpt(address)} cannot be fetched: {error.strerror or error}") from None
-    raise UnreadableError(f"it is redirected more than {MAX_REDIRECTS} times")
+    raise UnreadableError(f"it was redirected more than {MAX_REDIRECTS} times")
 
 
 async def _request(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes | str:
@@ -65,7 +65,7 @@ async def _request(address: str, hosts: Sequence[str], max_bytes: int, executor:
         if response.status in (301, 302, 303, 307, 308):
             return next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"location"), "")
         if response.status != 200:
-            raise UnreadableError(f"{excerpt(address)} is answered {response.status}")
+            raise UnreadableError(f"{excerpt(address)} returned the status {response.status}")
         data = bytearray()
         async for piece in response.aiter_stream():
             data += piece
@@ -81,7 +81,7 @@ def _parts(address: str) -> SplitResult:
     except ValueError:
         is_fine = False
     if not is_fine or not address.isascii() or not address.isprintable():
-        raise UnreadableError(f"{excerpt(address)} is no http(s) address without a user")
+        raise UnreadableError(f"{excerpt(address)} is not an http(s) URL without a user name")
     return parts
 
 
@@ -97,7 +97,7 @@ def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
         return True
     if "*" in hosts:
         return False
-    raise UnreadableError(f"{excerpt(name)} may not be asked for files; --allow-media-urls names the hosts that may")
+    raise UnreadableError(f"{excerpt(name)} is not an allowed host for files; --allow-media-urls lists the allowed hosts")
 
 
 def is_public(address: str) -> bool:
@@ -134,7 +134,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
         found = await self._executor.run_in_thread(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._is_named and not all(map(is_public, addresses)):
-            raise UnreadableError(f"{excerpt(host)} is in a private network; --allow-media-urls must name it")
+            raise UnreadableError(f"{excerpt(host)} is in a private network; allow it with --allow-media-urls")
         failure: Exception = UnreadableError(f"{excerpt(host)} has no address")
         for address in addresses:
             try:

@@ -74,7 +74,9 @@ class MediaReader:
                 hint = "hint: if this is unexpected, you may need to provide the mmproj"
                 raise NotSupportedError(f"{what} input is not supported - {hint}")
         if len(files) > MAX_FILES:
-            raise InvalidRequestError(files[0].param, f"there are {len(files)} pictures and sounds; at most {MAX_FILES} are read")
+            raise InvalidRequestError(
+                files[0].param, f"there are {len(files)} images and audio files; at most {MAX_FILES} are allowed"
+            )
 
     async def read(self, files: Sequence[MediaFile]) -> list[Media]:
         """Returns the decoded images and audio, in order.
@@ -118,17 +120,17 @@ class MediaReader:
         read_media = self._engine.model.read_media
         read = await self._executor.run_in_thread(Purpose.MEDIA, size, lambda: read_media(content()))
         if file.kind not in (None, read.kind):
-            raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
+            raise UnreadableError(f"it is of the kind {read.kind}; it must be of the kind {file.kind}")
         return read
 
     def _url_hint(self) -> str:
         """Returns a hint for error messages about URLs that are accepted, or an empty string."""
         ways = [*(["file://"] if self._folder is not None else []), *(["http(s)://"] if self._hosts else [])]
-        return f"; a file that is not in the body is named by {' or '.join(ways)}" if ways else ""
+        return f"; to refer to a file, use a URL with {' or '.join(ways)}" if ways else ""
 
     async def _fetched(self, address: str, max_bytes: int) -> bytes:
         if not self._hosts:
-            raise UnreadableError("addresses of files are not read; start the server with --allow-media-urls")
+            raise UnreadableError("URLs of files are not fetched; start the server with --allow-media-urls")
         if self._n_fetches >= MAX_FETCHES:
             raise TextsWaitingError(f"{self._n_fetches} files are being fetched")
         # Imported lazily: few servers fetch files, and the HTTP client takes some megabytes.
@@ -140,7 +142,7 @@ class MediaReader:
                 task = asyncio.create_task(fetched(address, self._hosts, max_bytes, self._executor))
                 return await cancel_on_disconnect(task)
         except TimeoutError:
-            raise UnreadableError(f"it has not come within {FETCH_S:g} s") from None
+            raise UnreadableError(f"it was not received within {FETCH_S:g} s") from None
         finally:
             self._n_fetches -= 1
 
@@ -157,7 +159,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
     if source[:5].lower() == "data:":
         start = source.find(",", 0, _LONGEST_HEAD) + 1
         if not source[: max(start - 1, 0)].lower().endswith(";base64"):
-            raise UnreadableError(f"{excerpt(source)} is no data: URI in base64")
+            raise UnreadableError(f"{excerpt(source)} is not a base64 data: URI")
     decoded = bytearray()
     rest, is_ended = "", False
     try:
@@ -174,7 +176,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
         rest = rest.rstrip("=")
         decoded += binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
     except ValueError:
-        raise UnreadableError(f"{excerpt(source)} is no base64{hint}") from None
+        raise UnreadableError(f"{excerpt(source)} is not base64{hint}") from None
     if len(decoded) > max_bytes:
         raise UnreadableError(_too_large())
     return bytes(decoded)
@@ -183,7 +185,7 @@ def _decode(source: str, max_bytes: int, hint: str) -> bytes:
 def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
     """Returns the resolved path and size of the file in the folder that a `file:` URL names, following symbolic links."""
     name = unquote(re.sub("^file:(//)?(localhost(?=/))?", "", address, flags=re.IGNORECASE))
-    refusal = UnreadableError(f"{excerpt(address)} names no file in the folder of --media-path")
+    refusal = UnreadableError(f"{excerpt(address)} is not a file in the folder of --media-path")
     if "\0" in name:
         raise refusal
     folder = folder.resolve()
@@ -205,7 +207,7 @@ def _contents(path: Path, max_bytes: int) -> bytes:
         # Opening a pipe would otherwise block until it has a writer.
         with os.fdopen(os.open(path, OPEN_WITHOUT_WAITING), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UnreadableError("it is no regular file")
+                raise UnreadableError("it is not a regular file")
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise UnreadableError(f"it cannot be read: {error.strerror or error}") from None
@@ -215,4 +217,4 @@ def _contents(path: Path, max_bytes: int) -> bytes:
 
 
 def _too_large() -> str:
-    return f"pictures and sounds of one request may have {MAX_BYTES} bytes together"
+    return f"images and audio of a request may have {MAX_BYTES} bytes together"

@@ -211,7 +211,7 @@ class Lifecycle:
         if is_needed():
             return False
         self._on_unload()
-        logger.info("no request for %g s: unloading the model, which the next one loads again", self.sleep.timeout_s)
+        logger.info("no request for %g s: unloading the model; the next request loads it again", self.sleep.timeout_s)
         await self._engine.sleep()
         # Not earlier: if the model stays loaded, its cache stays valid.
         self._cache_exports = cache_exports
@@ -227,11 +227,11 @@ class Lifecycle:
         except EngineStoppedError:
             raise
         except Exception as error:
-            logger.error("the model cannot be loaded again: %s", error)
+            logger.error("cannot load the model again: %s", error)
             if self._engine.is_running:
                 await self._engine.sleep()
             raise
-        logger.info("the model is loaded again after %.1f s", time.monotonic() - began)
+        logger.info("loaded the model again in %.1f s", time.monotonic() - began)
 
     async def _restore_state(self) -> None:
         if not self._engine.is_running:

@@ -32,7 +32,7 @@ Given = TypeVar("Given", bound=schemas.GenerationFields)
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
 
-ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
+ONE_MODEL = "this server serves one model; start it with -m or -hf for another"
 
 
 api = Api("Ollama", answer.ERRORS)
@@ -102,7 +102,7 @@ def _load_only(service: Service, shape: answer.Answer, keep_alive: float | str |
     """Answers a request without a prompt, which loads the model or unloads it."""
     is_unloaded = translate.keep_alive_s(keep_alive) == 0
     if is_unloaded and service.sleep.after_s is None:
-        raise NotSupportedError("the model is not unloaded for a request; start the server with --sleep-idle-seconds")
+        raise NotSupportedError("a request cannot unload the model; start the server with --sleep-idle-seconds")
     _keep_alive(service, keep_alive)
     return _json_answer(shape(service.model_name, answer.EMPTY, {"done_reason": "unload" if is_unloaded else "load"}))
 
@@ -154,7 +154,7 @@ async def _embed(
 ) -> list[bytes]:
     """Computes one embedding per text and returns the JSON."""
     if service.pooling == "none":
-        raise NotSupportedError("a text has no vector of its own with --pooling none")
+        raise NotSupportedError("--pooling none computes no embedding of a whole text")
     if truncates:
         texts = await service.executor.run(Purpose.PROMPT, sum(map(size_of, texts)), embedding.truncated, service, texts)
     with renaming(_rename_generate):

@@ -83,7 +83,7 @@ def generate_chat(data: schemas.GenerateBody, n_ctx: int) -> ParsedRequest:
     messages = [ChatMessage(role="system", content=data.system)] if data.system else []
     messages.append(_message(schemas.GivenMessage(role="user", content=data.prompt, images=data.images)))
     if data.images and data.context:
-        raise InvalidRequestError("images", "images cannot stand beside a context; leave one of them out")
+        raise InvalidRequestError("images", "images cannot be combined with context; leave one of them out")
     return _parse(data, n_ctx, messages=messages)
 
 
@@ -92,9 +92,9 @@ def raw(data: schemas.GenerateBody, n_ctx: int) -> ParsedRequest:
     kind = "raw" if data.raw else "suffix"
     for name in ("system", "context", *(() if data.raw else ("images",))):
         if getattr(data, name):
-            raise InvalidRequestError(name, f"{name} cannot stand beside {kind}; leave one of them out")
+            raise InvalidRequestError(name, f"{name} cannot be combined with {kind}; leave one of them out")
     if data.think:
-        raise InvalidRequestError("think", f"think cannot stand beside {kind}; leave one of them out")
+        raise InvalidRequestError("think", f"think cannot be combined with {kind}; leave one of them out")
     return _parse(data, n_ctx, prompt=data.prompt)
 
 
@@ -139,9 +139,9 @@ def check_embedding(data: schemas.EmbedBody | schemas.EmbeddingsBody, n_ctx: int
 
 def _check_options(options: schemas.Options, n_ctx: int) -> None:
     if (name := neutral.first_unsupported(options)) is not None:
-        raise InvalidRequestError("options", f"options.{name} is set when the server is started, for all; leave it out")
+        raise InvalidRequestError("options", f"options.{name} is a setting of the server, not of a request; leave it out")
     if options.num_ctx is not None and options.num_ctx > n_ctx:
-        message = f"options.num_ctx is {options.num_ctx}; a completion has {n_ctx} tokens of context here"
+        message = f"options.num_ctx is {options.num_ctx}; a slot has {n_ctx} tokens of context"
         raise InvalidRequestError("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
     check_range("options.num_batch", options.num_batch, 1, param="options")
 

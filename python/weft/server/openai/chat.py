@@ -29,7 +29,7 @@ def check(data: schemas.CreateChatCompletion) -> None:
     neutral.refuse_unsupported(data)
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and not data.logprobs:
-        raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs to be true")
+        raise InvalidRequestError("top_logprobs", "top_logprobs requires logprobs to be true")
 
 
 class ChatEncoder(ChoiceEncoder):

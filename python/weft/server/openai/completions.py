@@ -32,10 +32,10 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
     parsed = requests.submission(data, settings, n_probs=n_probs)
     parsed = _with_best_of(data, parsed)
     if data.echo and (parsed.suffix or any(branch.suffix for branch in parsed.branches)):
-        raise InvalidRequestError("echo", "echo is not supported beside suffix_prompt; leave one of them out")
+        raise InvalidRequestError("echo", "echo is not supported with suffix_prompt; leave one of them out")
     if data.suffix:
         if data.echo:
-            raise InvalidRequestError("echo", "echo is not supported beside suffix; leave one of them out")
+            raise InvalidRequestError("echo", "echo is not supported with suffix; leave one of them out")
         gap = Gap(suffix=[data.suffix], suffix_first=settings.spm_infill)
         return msgspec.structs.replace(parsed, gap=gap)
     if not data.echo or data.logprobs is None:
@@ -49,13 +49,13 @@ def _with_best_of(data: CreateCompletion, parsed: Submission) -> Submission:
     if data.best_of in (None, 1, parsed.template.n):  # Clients send 1 as the default.
         return parsed
     if parsed.branches:
-        raise InvalidRequestError("best_of", "best_of compares completions of one kind; leave it out, or the branches")
+        raise InvalidRequestError("best_of", "best_of cannot be combined with branches; leave one of them out")
     if parsed.template.beam_width is not None or parsed.template.diverse == "beam":
-        raise InvalidRequestError("best_of", "best_of compares what is drawn, and a search its beams; leave one of them out")
+        raise InvalidRequestError("best_of", "best_of cannot be combined with beam search; leave one of them out")
     if data.best_of < parsed.template.n:
-        raise InvalidRequestError("best_of", f"best_of is {data.best_of}, less than n, which is {parsed.template.n}")
+        raise InvalidRequestError("best_of", f"best_of is {data.best_of}; it must be at least n, {parsed.template.n}")
     if parsed.stream:
-        message = "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
+        message = "best_of above n cannot be streamed, because the best are known only at the end; leave out stream or best_of"
         raise InvalidRequestError("best_of", message)
     template = msgspec.structs.replace(parsed.template, n=data.best_of, logprobs=max(parsed.template.logprobs or 0, 1))
     return msgspec.structs.replace(parsed, template=template, sent_as=parsed.sent_as | {"n": "best_of"})

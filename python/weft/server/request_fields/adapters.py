@@ -32,7 +32,7 @@ def refuse_adapters(lora: Any) -> None:  # noqa: ANN401 (any JSON)
     """
     if lora:
         raise InvalidRequestError(
-            "lora", "lora is not supported here: vectors are computed with what POST /lora-adapters says; leave it out"
+            "lora", "lora is not supported here: embeddings use the adapters of POST /lora-adapters; leave it out"
         )
 
 

@@ -36,11 +36,11 @@ def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, Completion
     if not body.branches:
         return []
     if len(body.branches) > MAX_BRANCHES:
-        raise InvalidRequestError("branches", f"branches has {len(body.branches)} branches; it may have {MAX_BRANCHES}")
+        raise InvalidRequestError("branches", f"branches has {len(body.branches)} entries; at most {MAX_BRANCHES} are allowed")
     for name in ("n_cmpl", "n"):
         if (n := getattr(body, name)) is not None and n != len(body.branches):
             raise InvalidRequestError(
-                name, f"{name} is {n}, and there are {len(body.branches)} branches; leave it out, or give as many"
+                name, f"{name} is {n}, but branches has {len(body.branches)} entries; leave {name} out, or set it to their number"
             )
     branches = [_read(index, given) for index, given in enumerate(body.branches)]
     return [(branch, _body_of_branch(body, branch)) for branch in branches]
@@ -49,9 +49,7 @@ def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, Completion
 def _read(index: int, given: dict[str, Any]) -> BranchFields:
     for name in given:
         if name not in BRANCH_NAMES:
-            message = (
-                f"branches[{index}] has {excerpt(name)}, which no branch has of its own; it is the whole request's, or nobody's"
-            )
+            message = f"branches[{index}] has {excerpt(name)}, which is not an option of a branch"
             raise InvalidRequestError("branches", message)
     try:
         return msgspec.convert(given, BranchFields, strict=False)

@@ -37,7 +37,7 @@ def constraint(body: CompletionFields) -> Constraint | None:
             parsed.append(Constraint(json_schema=schema, field="response_format"))
     if len(parsed) > 1:
         first, second, *_ = parsed
-        raise InvalidRequestError(second.field, f"{second.field} cannot stand beside {first.field}; give one of them")
+        raise InvalidRequestError(second.field, f"{second.field} cannot be combined with {first.field}; give one of them")
     return parsed[0] if parsed else None
 
 

@@ -35,8 +35,8 @@ def marked(prompt: TextPrompt) -> MediaPrompt:
     # Counted first: splitting at half a million markers in a text of megabytes would block the event loop.
     n_markers = prompt.prompt_string.count(MEDIA_MARKER)
     if n_markers != len(data):
-        message = f"prompt_string has {n_markers} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
-        raise InvalidRequestError("prompt", f"{message}; they must be as many")
+        message = f"prompt_string has {n_markers} markers {MEDIA_MARKER}, and multimodal_data has {len(data)} entries"
+        raise InvalidRequestError("prompt", f"{message}; the numbers must be equal")
     texts = prompt.prompt_string.split(MEDIA_MARKER)
     pieces: list[str | MediaFile] = [texts[0]]
     for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
@@ -51,7 +51,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
         InvalidRequestError: The prompt is not a single text, an image or a marker has no counterpart, or there are too many.
     """
     if not isinstance(prompt, str):
-        raise InvalidRequestError("image_data", "image_data stands beside a prompt that is one text")
+        raise InvalidRequestError("image_data", "image_data requires a prompt that is a string")
     try:
         images = msgspec.convert(image_data, list[_Image])
     except msgspec.ValidationError as error:
@@ -61,17 +61,17 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
         for index, image in enumerate(images)
     }
     if len(files) < len(images):
-        raise InvalidRequestError("image_data", "image_data has several pictures of one id")
+        raise InvalidRequestError("image_data", "image_data has several images with the same id")
     # Every second item is the id of a marker. The limit matters: a text of megabytes may contain a million markers.
     texts = _IMAGE.split(prompt, MAX_FILES + 1)
     asked = [int(found) for found in texts[1::2]]
     if len(asked) > MAX_FILES:
-        message = f"there are more than {MAX_FILES} markers of pictures; at most {MAX_FILES} pictures and sounds are read"
+        message = f"the prompt has more than {MAX_FILES} image markers; at most {MAX_FILES} images are allowed"
         raise InvalidRequestError("image_data", message)
     if unasked := files.keys() - set(asked):
-        raise InvalidRequestError("image_data", f"the prompt has no marker [img-{min(unasked)}] for the picture of this id")
+        raise InvalidRequestError("image_data", f"the prompt has no marker [img-{min(unasked)}] for the image with this id")
     if lacking := set(asked) - files.keys():
-        raise InvalidRequestError("image_data", f"image_data has no picture for the marker [img-{min(lacking)}] of the prompt")
+        raise InvalidRequestError("image_data", f"image_data has no image for the marker [img-{min(lacking)}] of the prompt")
     pieces: list[str | MediaFile] = [texts[0]]
     for number, text in zip(asked, texts[2::2], strict=True):
         pieces += [files[number], text]

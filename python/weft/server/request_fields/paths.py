@@ -24,13 +24,13 @@ def paths(body: CompletionFields) -> Sequence[str]:
     fields = body.response_fields or []
     fields = [fields] if isinstance(fields, str) else fields
     if len(fields) > MAX_PATHS:
-        raise InvalidRequestError("response_fields", f"response_fields has {len(fields)} paths; at most {MAX_PATHS} are taken")
+        raise InvalidRequestError("response_fields", f"response_fields has {len(fields)} paths; at most {MAX_PATHS} are allowed")
     if (longest := max(map(len, fields), default=0)) > MAX_PATH_CHARACTERS:
-        message = f"response_fields has a path of {longest} characters; at most {MAX_PATH_CHARACTERS} are taken"
+        message = f"response_fields has a path of {longest} characters; at most {MAX_PATH_CHARACTERS} are allowed"
         raise InvalidRequestError("response_fields", message)
     if (n_nested := _n_nested(fields)) > MAX_NESTED:
-        nested = f"{n_nested} paths that lead into each other, as a, a/b and a/b/c do"
-        message = f"response_fields has {nested}; at most {MAX_NESTED} may, since each tells again what the next one tells"
+        nested = f"{n_nested} nested paths, such as a, a/b and a/b/c"
+        message = f"response_fields has {nested}; at most {MAX_NESTED} are allowed, since each repeats the content of the next"
         raise InvalidRequestError("response_fields", message)
     return fields
 

@@ -29,7 +29,7 @@ def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
         return [prompt]
     if any(isinstance(element, int) for element in prompt):
         if not all(isinstance(element, int | str) for element in prompt):
-            raise InvalidRequestError("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
+            raise InvalidRequestError("prompt", "a list with token ids may only have token ids and strings")
         return [[element for element in prompt if isinstance(element, int | str)]]
     return [_pieces(element) for element in prompt if not isinstance(element, int)]
 
@@ -76,7 +76,7 @@ def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
         if bias is True:
             raise InvalidRequestError("logit_bias", f"the bias of {excerpt(key)} is true; it must be a number or false")
         if isinstance(key, int) and not -(2**31) <= key < 2**31:
-            raise InvalidRequestError("logit_bias", f"logit_bias names the token {excerpt(key)}; ids of tokens are below 2³¹")
+            raise InvalidRequestError("logit_bias", f"logit_bias has the token {excerpt(key)}; token ids must be below 2³¹")
     return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 

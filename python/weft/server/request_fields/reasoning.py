@@ -32,7 +32,7 @@ def triggers(body: CompletionFields) -> tuple[GrammarTrigger, ...]:
             raise InvalidRequestError("grammar_triggers", message)
         kind = _KINDS[given.type]
         if kind == "token" and given.token is None:
-            raise InvalidRequestError("grammar_triggers", "grammar_triggers has one of type 0 without a token")
+            raise InvalidRequestError("grammar_triggers", "grammar_triggers has an entry of type 0 without a token")
         read.append(GrammarTrigger(kind, given.value, given.token))  # type: ignore[arg-type]
     return tuple(read)
 
@@ -68,7 +68,7 @@ def tagged_reasoning(body: CompletionFields, settings: Settings) -> ReasoningCon
     begins_inside = bool(start) and opening.rfind(start or "") > max(map(opening.rfind, ends))
     if not start:
         raise InvalidRequestError(
-            "reasoning_budget_start_tag", "reasoning_budget_start_tag must be given beside what ends a thought"
+            "reasoning_budget_start_tag", "reasoning_budget_start_tag is required with reasoning_budget_end_tags"
         )
     return reasoning(body, settings, starts=(start,), ends=tuple(ends), begins_inside=begins_inside)
 
@@ -85,5 +85,5 @@ def refuse_unmarked_reasoning(body: CompletionFields) -> None:
     asked = [name for name in budgets if (value := getattr(body, name)) is not None and value >= 0]
     asked += [name for name in ("reasoning_budget_message", "reasoning_budget_start_tag") if getattr(body, name)]
     if asked:
-        message = f"{asked[0]} needs reasoning_budget_end_tags, which say what ends a thought"
+        message = f"{asked[0]} requires reasoning_budget_end_tags"
         raise InvalidRequestError(asked[0], message)

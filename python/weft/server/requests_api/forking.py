@@ -34,7 +34,7 @@ async def fork(
         WeftError: As [`Stream.fork`][weft.Stream.fork].
     """
     if not submission.own_stream and not generation.accepts_forks:
-        message = "the answer to this request has no room for forks; set stream to true, which gives them one of their own"
+        message = "the response of this request cannot include forks; set stream to true to give the forks their own response"
         raise InvalidRequestError("stream", message)
     size = LONG_TEXT + 1 if submission.scans_vocabulary else submission.size
     options, append = await service.executor.run(Purpose.PROMPT, size, _read, service, generation, branch[0], submission)
@@ -95,8 +95,8 @@ def _check_reparsed(generation: Generation, branch: tuple[int, int], n: int, app
     n_before = len(texts.before(index)) + len(texts.text(index)) + len(appended)
     if n * n_before > MAX_REPARSED:
         message = (
-            f"each of the {n} forks would read {n_before} characters again for this chat's stream,"
-            f" {MAX_REPARSED} together at most; set stream to true, which gives them one of their own, or ask for fewer"
+            f"each of the {n} forks would parse {n_before} characters again for the stream of this chat,"
+            f" at most {MAX_REPARSED} together; set stream to true to give the forks their own stream, or request fewer"
         )
         raise InvalidRequestError("n", message)
 

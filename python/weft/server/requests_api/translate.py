@@ -110,7 +110,7 @@ def _fork_position(at: ForkPlace | None) -> tuple[int | None, Literal["token", "
         case None, int(byte):
             return byte, "byte"
         case _:
-            raise InvalidRequestError("at", 'at must be {"token": n} or {"byte": n}: a place is counted in one of them')
+            raise InvalidRequestError("at", 'at must be either {"token": n} or {"byte": n}')
 
 
 def _slots(listed: Sequence[Slot]) -> Slots:

@@ -37,7 +37,7 @@ def offset_after(recording: Recording, number: int) -> int:
     """
     kept = b"\n\n" + bytes(recording.kept)
     if recording.n_dropped and _next_number(kept, 0) > number + 1:
-        message = f"starting_after is {number}; the events after that one are no longer all kept"
+        message = f"starting_after is {number}; some of the events after that one are no longer stored"
         raise InvalidRequestError("starting_after", message)
     # The first position behind which all events have larger numbers.
     low = bisect_right(range(len(kept)), float(number), key=lambda at: _next_number(kept, at))

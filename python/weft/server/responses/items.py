@@ -124,7 +124,7 @@ def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[It
     if isinstance(given, str):
         return [_named(Message(role="user", content=[Part(type="input_text", text=given)]))]
     if len(given) > MAX_ITEMS:
-        raise InvalidRequestError(field, f"{field} has {len(given)} items; at most {MAX_ITEMS} are taken")
+        raise InvalidRequestError(field, f"{field} has {len(given)} items; at most {MAX_ITEMS} are allowed")
     return [_read(item, f"{field}[{position}]", field) for position, item in enumerate(given)]
 
 
@@ -165,12 +165,12 @@ def _part(part: Part, role: str, location: str, field: str) -> Part:
         case "input_text" | "output_text" | "text":
             raise InvalidRequestError(field, f"{location}.text must be given")
         case "input_image" if part.file_id:
-            raise InvalidRequestError(field, f"{location}.file_id is not supported; give the picture as image_url")
+            raise InvalidRequestError(field, f"{location}.file_id is not supported; use image_url")
         case "input_image":
             raise InvalidRequestError(field, f"{location}.image_url must be given")
         case _:
             kinds = "only input_text, output_text, refusal, input_image and input_audio"
-            message = f"{location}: parts of type {excerpt(part.type)} are not supported in what {role} says, {kinds}"
+            message = f"{location}: parts of type {excerpt(part.type)} are not supported for the role {role}, {kinds}"
             raise InvalidRequestError(field, message)
 
 
@@ -292,7 +292,9 @@ def chat_call(item: Call) -> dict[str, Any]:
 
 def _summary(item: Compaction) -> str:
     if (summary := _unpacked(_SUMMARY, item.encrypted_content)) is None:
-        raise InvalidRequestError("input", "a compaction was made by another server; its encrypted_content cannot be read here")
+        raise InvalidRequestError(
+            "input", "the encrypted_content of a compaction cannot be read, because another server created it"
+        )
     return f"What was said before, in short:\n\n{summary}"
 
 

@@ -94,9 +94,9 @@ class ResponseService:
         keeps = data.store is not False
         if keeps or conversation is not None:
             if (n_bytes := sum(item.n_bytes for item in parsed.given)) > MAX_ONE_BYTES:
-                message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
+                message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} can be stored"
                 raise InvalidRequestError("input", f"{message}. Send it with store set to false, and without a conversation")
-            whole = "what is kept of the response" if conversation is None else "the conversation"
+            whole = "the stored response" if conversation is None else "the conversation"
             _check_ids("input", [*(() if parsed.node is None else parsed.node.items()), *parsed.given], whole)
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With context shifting, an abandoned background response would continue forever.
@@ -140,7 +140,7 @@ class ResponseService:
     async def _truncated(self, parsed: _ParsedRequest) -> ChatFields:
         """Returns the chat without the oldest turns that do not fit the context; at least the last turn remains."""
         if any(media_parts(parsed.chat.messages or ())):
-            raise InvalidRequestError("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
+            raise InvalidRequestError("truncation", "truncation is not supported for input with images or audio; leave it out")
         n_ctx = self._service.engine.limits.n_ctx_slot
         n_most = n_ctx - min(parsed.chat.max_completion_tokens or 1, n_ctx // 2)
         begins = translate.turns(parsed.chat)
@@ -206,7 +206,7 @@ class ResponseService:
             message = f"Previous response with id '{truncate(data.previous_response_id)}' not found."
             raise InvalidRequestError("previous_response_id", message) from None
         if previous.frame is None:
-            message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
+            message = f"the response {data.previous_response_id} is still being generated; continue from it when it has ended"
             raise InvalidRequestError("previous_response_id", message)
         return previous.node
 
@@ -262,8 +262,8 @@ class ResponseService:
         recording = None if kept.recording is None else kept.recording()
         if recording is None:
             message = (
-                "the events of this response are not kept: they are of one that was asked for with background or with a header"
-                f" X-Conversation-Id, for {KEPT_S:g} s after its end; ask for it without stream"
+                "the events of this response are not stored: only those of a response with background or with the header"
+                f" X-Conversation-Id, for {KEPT_S:g} s after its end; retrieve it without stream"
             )
             raise InvalidRequestError("stream", message)
         return RecordingResponse(recording, offset_after(recording, starting_after))
@@ -272,7 +272,7 @@ class ResponseService:
         """Cancels a background response. Has no effect if it has ended."""
         kept = self.store.response(caller.owner, name)
         if not kept.in_background:
-            message = "only a response in the background can be cancelled; leave its connection instead"
+            message = "only a background response can be cancelled; close the connection of another one"
             raise InvalidRequestError("background", message)
         await self._stop(kept)
         return kept.json()
@@ -308,7 +308,7 @@ class ResponseService:
         read = await self._service.executor.run(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
-            raise InvalidRequestError("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
+            raise InvalidRequestError("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} can be stored")
         _check_ids("items", [*before, *made], "the conversation")
         return self.store.deduplicate(caller.owner, made)
 
@@ -328,7 +328,7 @@ def _check_ids(field: str, all_of_it: Sequence[StoredItem], whole: str) -> None:
     ids: set[str] = set()
     for item in all_of_it:
         if item.id in ids:
-            raise InvalidRequestError(field, f"{field}: the id {excerpt(item.id)} would be twice in {whole}")
+            raise InvalidRequestError(field, f"{field}: the id {excerpt(item.id)} would occur twice in {whole}")
         ids.add(item.id)
 
 

@@ -72,7 +72,7 @@ def check(data: schemas.ResponseFields) -> None:
     if data.truncation not in (None, "auto", "disabled"):
         raise InvalidRequestError("truncation", f"truncation is {excerpt(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
-        raise InvalidRequestError("conversation", "conversation cannot stand beside previous_response_id; give one of them")
+        raise InvalidRequestError("conversation", "conversation cannot be combined with previous_response_id; give one of them")
     if isinstance(data, schemas.GenerationFields):
         check_range("max_output_tokens", data.max_output_tokens, 1)
     if isinstance(data, schemas.CreateResponse):
@@ -81,13 +81,13 @@ def check(data: schemas.ResponseFields) -> None:
 
 def _check_response(data: schemas.CreateResponse) -> None:
     if unknown := [name for name in data.include or () if name not in _INCLUDABLE]:
-        raise InvalidRequestError("include", f"include has {excerpt(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
+        raise InvalidRequestError("include", f"include has {excerpt(unknown[0])}; the values are {', '.join(_INCLUDABLE)}")
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and LOGPROBS not in (data.include or ()):
-        raise InvalidRequestError("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
+        raise InvalidRequestError("top_logprobs", f"top_logprobs requires {LOGPROBS!r} in include")
     check_range("max_tool_calls", data.max_tool_calls, 1)
     if data.background and data.store is False:
-        raise InvalidRequestError("background", "a response in the background must be kept; leave store out")
+        raise InvalidRequestError("background", "a background response must be stored; leave store out")
     check_metadata(data.metadata)
 
 
@@ -109,11 +109,11 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
     most, longest_name, longest = MAX_METADATA
     for what, found, limit in (
         ("texts", len(metadata or {}), most),
-        ("characters in a name", max(map(len, metadata or ()), default=0), longest_name),
-        ("characters in a text", max(map(len, (metadata or {}).values()), default=0), longest),
+        ("characters in a key", max(map(len, metadata or ()), default=0), longest_name),
+        ("characters in a value", max(map(len, (metadata or {}).values()), default=0), longest),
     ):
         if found > limit:
-            raise InvalidRequestError("metadata", f"metadata has {found} {what}; at most {limit} are kept")
+            raise InvalidRequestError("metadata", f"metadata has {found} {what}; at most {limit} are allowed")
 
 
 def conversation_id(data: schemas.ResponseFields) -> str | None:
@@ -230,11 +230,11 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[
     """Returns the functions that may be called, and whether a call is required."""
     mode, allowed = choice.get("mode", "auto"), choice.get("tools")
     if mode not in ("auto", "required") or not isinstance(allowed, list):
-        raise InvalidRequestError("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
+        raise InvalidRequestError("tool_choice", "tool_choice of allowed_tools requires a mode, 'auto' or 'required', and tools")
     names = [tool.get("name") for tool in allowed if isinstance(tool, dict) and tool.get("type") == "function"]
     known = {tool["function"]["name"] for tool in tools}
     if len(names) < len(allowed) or not all(isinstance(name, str) for name in names) or not known.issuperset(names):
-        raise InvalidRequestError("tool_choice", "tool_choice.tools names what is none of the functions in tools")
+        raise InvalidRequestError("tool_choice", "tool_choice.tools names a function that is not in tools")
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 
 
@@ -242,7 +242,7 @@ def _effort(data: schemas.ResponseFields) -> str | None:
     effort = (data.reasoning or {}).get("effort")
     if effort is None or isinstance(effort, str):
         return effort
-    raise InvalidRequestError("reasoning", f"reasoning.effort is {excerpt(effort)}; it must be a text")
+    raise InvalidRequestError("reasoning", f"reasoning.effort is {excerpt(effort)}; it must be a string")
 
 
 def _format(data: schemas.ResponseFields) -> dict[str, Any] | None:

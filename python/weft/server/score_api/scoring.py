@@ -45,7 +45,7 @@ def _tasks(data: schemas.ScoreBody) -> list[Task]:
     if data.tasks is None:
         return [_task(data, "")]
     if data.prompt is not None or data.continuations is not None:
-        raise InvalidRequestError("tasks", "tasks stand in the place of prompt and continuations; leave one of the two out")
+        raise InvalidRequestError("tasks", "tasks cannot be combined with prompt and continuations; leave one of the two out")
     return [_task(task, f"tasks[{position}].") for position, task in enumerate(data.tasks)]
 
 
@@ -138,13 +138,13 @@ async def score(service: Service, data: ScoreBody, collected: Reservation) -> li
     service.check_generates()
     n_continuations = sum(len(task.continuations) for task in tasks)
     if n_continuations > MAX_CONTINUATIONS:
-        message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are scored at once"
+        message = f"there are {n_continuations} continuations; at most {MAX_CONTINUATIONS} are allowed"
         raise InvalidRequestError("continuations", message)
     size = sum(size_of(task.prompt) + sum(map(size_of, task.continuations)) for task in tasks)
     tokenized = await service.executor.run(Purpose.PROMPT, size, _tokenized, service, tasks)
     n_scored = sum(len(text) for _, continuations in tokenized for text in continuations) * (1 + n_probs)
     if n_scored > MAX_SCORED:
-        message = f"the continuations ask for {n_scored} log-probabilities; at most {MAX_SCORED} are told at once"
+        message = f"the continuations require {n_scored} log-probabilities; at most {MAX_SCORED} are allowed"
         raise InvalidRequestError("continuations", message)
     collected.grow(n_scored * SCORED_BYTES)
     template = InternalRequest(
