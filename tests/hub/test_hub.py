@@ -161,9 +161,9 @@ TOKEN = r"-hft/--hf-token or HF_TOKEN"
 @pytest.mark.parametrize(
     ("repo", "token", "why"),
     [
-        ("user/none", None, rf"/user/none does not exist, or it requires a token ({TOKEN}) \(404 Not Found\)"),
+        ("user/none", None, rf"/user/none does not exist, or it requires a token \({TOKEN}\) \(404 Not Found\)"),
         ("user/none", "right", rf"/user/none does not exist, or the token of {TOKEN} has no access to it \(404 Not Found\)"),
-        ("user/private", None, rf"/user/private does not exist, or it requires a token ({TOKEN}) \(401 Unauthorized\)"),
+        ("user/private", None, rf"/user/private does not exist, or it requires a token \({TOKEN}\) \(401 Unauthorized\)"),
         ("user/private", "wrong", rf"/user/private rejects the token of {TOKEN}"),
         (
             "user/gated",

@@ -150,7 +150,7 @@ def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: 
 def test_a_projector_that_cannot_be_had_ends_it_and_is_called_one(hub: FakeHub, tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-mmu", f"{hub.url}/none.gguf") as server:
         assert server.process.wait(20) == 1
-    said = f" ERROR -mmu/--mmproj-url: cannot load the projector {hub.url}/none.gguf: {hub.url}/none.gguf answers 404 Not Found"
+    said = f" ERROR -mmu/--mmproj-url: cannot load the projector {hub.url}/none.gguf: {hub.url}/none.gguf returned 404 Not Found"
     assert server.log.splitlines()[-1].endswith(said)
 
 

@@ -92,7 +92,7 @@ def test_where_the_server_is_down_what_is_cached_is_taken(hub: FakeHub) -> None:
     hub.status = 503
     assert weft.hub.model(url=f"{hub.url}/m.gguf") == path
     hub.status = 404
-    with pytest.raises(weft.ModelLoadError, match=r"/m\.gguf answers 404 Not Found$"):
+    with pytest.raises(weft.ModelLoadError, match=r"/m\.gguf returned 404 Not Found$"):
         weft.hub.model(url=f"{hub.url}/m.gguf")
 
 
