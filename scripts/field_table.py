@@ -124,8 +124,8 @@ def _sampling() -> Iterator[str]:
 
 def values_of(meta: FieldMeta) -> str:
     """Returns the values of a sampling parameter, with the word `clamped` if others become a bound."""
-    if meta.held is not None:
-        return f"{_range(*meta.held)}; clamped"
+    if meta.clamp is not None:
+        return f"{_range(*meta.clamp)}; clamped"
     return f"above {meta.above:g}" if meta.above > -math.inf else _range(meta.low, meta.high)
 
 

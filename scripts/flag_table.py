@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from weft.cli.arguments import ARGS, CONFIG, OUTPUT_REQUESTS
 from weft.cli.commands import COMMANDS
-from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
+from weft.cli.flags_without_setting import ACCEPTED, AcceptedFlag, Meaning
 from weft.settings import GROUPS, table
 from weft.settings.flags import Flag
 
@@ -106,11 +106,11 @@ def _names_of(flag: Flag) -> set[str]:
     return {name for alias in flag.aliases() for name in alias.names}
 
 
-def _accepted_row(accepted: Accepted) -> tuple[str, ...]:
+def _accepted_row(accepted: AcceptedFlag) -> tuple[str, ...]:
     return _names(accepted.names), _names([accepted.env] if accepted.env else []), accepted.why
 
 
-def _missing_row(accepted: Accepted) -> tuple[str, ...]:
+def _missing_row(accepted: AcceptedFlag) -> tuple[str, ...]:
     names, variable, why = _accepted_row(accepted)
     return names, variable, _names(value or '""' for value in accepted.neutral), why
 

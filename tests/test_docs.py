@@ -14,7 +14,7 @@ import pytest
 
 from tests.server.serving import serving
 from weft.chat.conversation import ChatMessage
-from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELT
+from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELLED
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.cli.given import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
@@ -300,9 +300,9 @@ def test_every_feature_has_a_test_that_is_there(row: Feature) -> None:
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.feature} ({row.document})") for row in ROWS if row.flags])
 def test_every_flag_of_a_feature_is_known_to_the_command_line(row: Feature) -> None:
     spellings = all_spellings()
-    respelt = RESPELT["stream"] if row.documents == {"stream server"} else {}
+    respelled = RESPELLED["stream"] if row.documents == {"stream server"} else {}
     for flag in row.flags:
-        spelling = respelt.get(flag, flag).replace("_", "-")
+        spelling = respelled.get(flag, flag).replace("_", "-")
         assert spelling in spellings or spelling in (*ARGS, *CACHE_LIST, *DEVICES), flag
         accepted = spellings[spelling].accepted if spelling in spellings else None
         is_refused = accepted is not None and accepted.meaning is Meaning.MISSING

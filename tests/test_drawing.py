@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from weft.drawing import dot, svg
-from weft.drawing.figure import COLOURS, COLUMNS, Box, Figure, Look, Outline, cut, readable, width
+from weft.drawing.figure import COLOURS, COLUMNS, Box, BoxStyle, Figure, Outline, cut, readable, width
 from weft.drawing.tidy import positions
 
-LOOKS = [Look(outline, outline, hue) for outline, hue in zip(get_args(Outline), COLOURS, strict=True)]
+STYLES = [BoxStyle(outline, outline, hue) for outline, hue in zip(get_args(Outline), COLOURS, strict=True)]
 
 Parents = list[int | None]
 
@@ -89,10 +89,10 @@ def test_a_tree_may_be_deep_and_wide() -> None:
 
 def figure(*texts: str, n_more: int = 0) -> Figure:
     boxes = [
-        Box(place - 1 if place else None, text, "a note", LOOKS[place % 5], is_marked=place == 0, is_busy=place == 1)
+        Box(place - 1 if place else None, text, "a note", STYLES[place % 5], is_marked=place == 0, is_busy=place == 1)
         for place, text in enumerate(texts)
     ]
-    return Figure("What is & what <is> not", boxes, LOOKS, "marked ones", "busy ones", n_more)
+    return Figure("What is & what <is> not", boxes, STYLES, "marked ones", "busy ones", n_more)
 
 
 NASTY = [
@@ -119,7 +119,7 @@ def test_an_svg_is_whole_whatever_the_texts_are() -> None:
     texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == "What is & what <is> not"
     assert texts[1:25:2] == [cut(text) for text in NASTY]
-    assert texts[25:] == ["… and 1,234 more", *(look.about for look in LOOKS), "marked ones", "busy ones"]
+    assert texts[25:] == ["… and 1,234 more", *(style.about for style in STYLES), "marked ones", "busy ones"]
     boxes = list(root.iter("{http://www.w3.org/2000/svg}g"))
     assert len(boxes) == len(NASTY)
     assert [len(list(box.iter("{http://www.w3.org/2000/svg}circle"))) for box in boxes] == [1] + [0] * 11

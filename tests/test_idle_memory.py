@@ -84,7 +84,7 @@ def test_where_somebody_always_waits_it_is_collected_seldom() -> None:
     clock = Clock()
     Collector(lambda: False).start(clock)  # type: ignore[arg-type]
     known = old_circle()
-    while clock.now + idle_memory.LOOK_S < idle_memory.SELDOM_S:
+    while clock.now + idle_memory.CHECK_S < idle_memory.INTERVAL_S:
         clock.turn()
         assert known() is not None
     clock.turn()
@@ -100,7 +100,7 @@ def test_while_much_lives_it_is_collected_very_seldom(monkeypatch: pytest.Monkey
     clock.turn()
     known = old_circle()
     blocks = 2_001
-    while clock.now + idle_memory.LOOK_S < idle_memory.VERY_SELDOM_S:
+    while clock.now + idle_memory.CHECK_S < idle_memory.LONG_INTERVAL_S:
         clock.turn()
         assert known() is not None
     clock.turn()
@@ -111,15 +111,15 @@ class Heap:
     """One that holds so much, until it is trimmed."""
 
     def __init__(self) -> None:
-        self.held = 100 << 20
+        self.n_resident = 100 << 20
         self.is_idle = True
         self.clock = Clock()
         self.trims: list[float] = []
-        Collector(lambda: self.is_idle, lambda: self.held, self.trim).start(self.clock)  # type: ignore[arg-type]
+        Collector(lambda: self.is_idle, lambda: self.n_resident, self.trim).start(self.clock)  # type: ignore[arg-type]
 
     def trim(self) -> None:
         self.trims.append(self.clock.now)
-        self.held = 110 << 20
+        self.n_resident = 110 << 20
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -133,10 +133,10 @@ def test_a_heap_that_has_grown_is_trimmed_when_nobody_waits_and_not_again_before
     heap = Heap()
     heap.look(times=3)
     assert not heap.trims
-    heap.held = 500 << 20
+    heap.n_resident = 500 << 20
     heap.look(times=3)
-    assert heap.trims == [4 * idle_memory.LOOK_S]
-    heap.held += idle_memory.GROWN
+    assert heap.trims == [4 * idle_memory.CHECK_S]
+    heap.n_resident += idle_memory.TRIM_BYTES
     heap.look()
     assert len(heap.trims) == 2
 
@@ -144,8 +144,8 @@ def test_a_heap_that_has_grown_is_trimmed_when_nobody_waits_and_not_again_before
 def test_a_heap_is_left_alone_while_somebody_waits() -> None:
     heap = Heap()
     heap.is_idle = False
-    heap.held = 4_000 << 20
-    heap.look(times=int(2 * idle_memory.SELDOM_S / idle_memory.LOOK_S))
+    heap.n_resident = 4_000 << 20
+    heap.look(times=int(2 * idle_memory.INTERVAL_S / idle_memory.CHECK_S))
     assert not heap.trims
     heap.is_idle = True
     heap.look()

@@ -17,9 +17,9 @@ from weft.cli.tune import NOISE, table
 from weft.config import Kernels
 from weft.installed import distribution
 from weft.work import tuning
-from weft.work.tuning import Conditions, Measured, Tuned
+from weft.work.tuning import Conditions, Measurement, TuningResult
 
-SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
+SLOW = TuningResult(True, 1, 1, "a model", "a processor", ())
 """What the rule would never choose for llama.cpp's own kernels on a CPU."""
 
 
@@ -314,10 +314,10 @@ def test_the_command_says_what_is_wrong(argv: list[str], code: int, words: str) 
 
 def test_the_table_names_what_there_was_no_time_for() -> None:
     measured = (
-        Measured("prompt", False, 2, 4.0),
-        Measured("prompt", True, 2, 2.0),
-        Measured("branches", None, 2, 3.0),
-        Measured("branches", None, 1, None),
+        Measurement("prompt", False, 2, 4.0),
+        Measurement("prompt", True, 2, 2.0),
+        Measurement("branches", None, 2, 3.0),
+        Measurement("branches", None, 1, None),
     )
     assert table(measured).splitlines()[1:] == [
         "a prompt of 1,000 tokens           flash off        2     4.00            2.00",
@@ -328,7 +328,7 @@ def test_the_table_names_what_there_was_no_time_for() -> None:
 
 
 def test_the_table_says_how_weights_lay_where_that_differs() -> None:
-    measured = (Measured("prompt", None, 2, 4.0), Measured("prompt", None, 2, 2.0, repacked=True))
+    measured = (Measurement("prompt", None, 2, 4.0), Measurement("prompt", None, 2, 2.0, repacked=True))
     assert table(measured).splitlines() == [
         "                                   weights   attention  threads  seconds  times the best",
         "a prompt of 1,000 tokens           in file   weft             2     4.00            2.00",
@@ -338,10 +338,10 @@ def test_the_table_says_how_weights_lay_where_that_differs() -> None:
 
 def test_what_a_layout_takes_is_the_sum_of_what_was_chosen() -> None:
     measured = (
-        Measured("prompt", False, 2, 4.0),
-        Measured("prompt", True, 2, 2.0),
-        Measured("prompt", True, 1, 8.0),
-        Measured("branches", True, 2, 3.0),
-        Measured("branches", True, 1, 16.0),
+        Measurement("prompt", False, 2, 4.0),
+        Measurement("prompt", True, 2, 2.0),
+        Measurement("prompt", True, 1, 8.0),
+        Measurement("branches", True, 2, 3.0),
+        Measurement("branches", True, 1, 16.0),
     )
-    assert Tuned(True, 1, 2, "a model", "a processor", measured).seconds == 18.0
+    assert TuningResult(True, 1, 2, "a model", "a processor", measured).seconds == 18.0

@@ -36,11 +36,11 @@ class Branches:
             raise StopAsyncIteration
         return self._new.popleft()
 
-    async def _until(self, is_there: Callable[[], bool]) -> None:
+    async def _until(self, is_ready: Callable[[], bool]) -> None:
         """Reads until `is_there()` is true or the stream has ended. If several tasks wait, one of them reads for all."""
-        while not is_there() and not self._is_over:
+        while not is_ready() and not self._is_over:
             async with self._reading:
-                if is_there() or self._is_over:
+                if is_ready() or self._is_over:
                     return
                 try:
                     events = await self._stream.next_batch()

@@ -87,8 +87,8 @@ def infill_tokens(
         InvalidRequestError: The vocabulary has no infilling tokens.
         ContextOverflowError: `middle` alone fills the context.
     """
-    if lacks := missing(vocabulary):
-        raise InvalidRequestError("prefix", f"the model does not support infill: its vocabulary has no {lacks[0]} token")
+    if absent := missing(vocabulary):
+        raise InvalidRequestError("prefix", f"the model does not support infill: its vocabulary has no {absent[0]} token")
     tokens = vocabulary.infill_tokens
     n_batch = min(n_batch, 3 * n_ctx // 4)
     if len(middle) >= n_ctx:

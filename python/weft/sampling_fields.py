@@ -19,7 +19,7 @@ __all__ = ["SAMPLERS", "Sampling", "parameter_meta", "samplers_of_letters", "sam
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature")
 """llama-server's sampler chain, with tail-free sampling after top-k."""
 
-LEAST, MOST = -(2**31), 2**31 - 1
+MIN_INT, MAX_INT = -(2**31), 2**31 - 1
 """Range of the engine's integers, 32 bits."""
 
 
@@ -37,7 +37,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         float, "range of the dynamic temperature around its value, higher when the model is less certain; 0 is off"
     ] = 0.0
     dynatemp_exponent: Annotated[float, "exponent of the dynamic temperature's entropy"] = 1.0
-    top_k: Annotated[int, "number of most likely tokens to keep; 0 or less keeps all", Range(LEAST, MOST), Clamp((0, MOST))] = 40
+    top_k: Annotated[
+        int, "number of most likely tokens to keep; 0 or less keeps all", Range(MIN_INT, MAX_INT), Clamp((0, MAX_INT))
+    ] = 40
     top_p: Annotated[
         float, "keep the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all", Clamp((0.0, 1.0))
     ] = 0.95
@@ -59,14 +61,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         "probability from which tokens are removed by XTC, except the least likely of them; above 0.5 is off",
         Clamp((0.0, 1.0)),
     ] = 0.1
-    min_keep: Annotated[int, "minimum tokens that each filter keeps", Range(0, MOST)] = 0
+    min_keep: Annotated[int, "minimum tokens that each filter keeps", Range(0, MAX_INT)] = 0
     repeat_penalty: Annotated[
         float,
         "divisor of positive logits, and factor of negative ones, for tokens in the penalty window; 1 is off",
         Range(above=0),
     ] = 1.0
     repeat_last_n: Annotated[
-        int, "window of the three penalties in tokens; 0 is off, -1 is the whole context", Range(-1, MOST)
+        int, "window of the three penalties in tokens; 0 is off, -1 is the whole context", Range(-1, MAX_INT)
     ] = 64
     presence_penalty: Annotated[float, "subtracted once from the logit of each token in the penalty window"] = 0.0
     frequency_penalty: Annotated[float, "subtracted from the logit of a token for each time it occurs in the penalty window"] = (
@@ -75,9 +77,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     penalize_nl: Annotated[bool, "apply the penalties to newlines too"] = True
     dry_multiplier: Annotated[float, "strength of the DRY penalty on tokens that would extend a repetition; 0 is off"] = 0.0
     dry_base: Annotated[float, "base of DRY, raised to the repetition's length beyond the allowed one; below 1 is off"] = 1.75
-    dry_allowed_length: Annotated[int, "length in tokens up to which DRY allows repetitions", Range(0, MOST)] = 2
+    dry_allowed_length: Annotated[int, "length in tokens up to which DRY allows repetitions", Range(0, MAX_INT)] = 2
     dry_penalty_last_n: Annotated[
-        int, "window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context", Range(-1, MOST)
+        int, "window in tokens that DRY searches for repetitions; 0 is off, -1 is the whole context", Range(-1, MAX_INT)
     ] = 64
     dry_sequence_breakers: Annotated[Sequence[str], "texts that end a repetition for DRY; at most 64, of 1,024 bytes each"] = (
         "\n",

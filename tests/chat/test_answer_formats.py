@@ -90,7 +90,7 @@ def cases(given: FormatTemplate) -> list[tuple[str, str, int]]:
 def read(form: ChatForm, *pieces: str) -> tuple[str, str, list[tuple[str, object]]]:
     message = message_of(form.reader(), *pieces)
     calls = [(call.name, json.loads(call.arguments)) for call in message.calls]
-    return message.content.strip(), message.thought.strip(), calls
+    return message.content.strip(), message.reasoning.strip(), calls
 
 
 def test_each_family_has_a_template() -> None:
@@ -494,4 +494,4 @@ def test_reasoning_that_begins_and_ends_with_one_mark_is_read() -> None:
     reader = form.reader()
     for part in (*reader.read("%%why%%so"), *reader.end()):
         message.add(part)
-    assert (message.thought, message.content) == ("why", "so")
+    assert (message.reasoning, message.content) == ("why", "so")

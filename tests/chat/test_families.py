@@ -62,7 +62,7 @@ def rows(page: str, head: str) -> list[str]:
 
 
 def told(message: ParsedMessage) -> tuple[str, str, list[tuple[str, str]]]:
-    return message.content, message.thought, [(call.name, call.arguments) for call in message.calls]
+    return message.content, message.reasoning, [(call.name, call.arguments) for call in message.calls]
 
 
 @by_family
@@ -150,7 +150,7 @@ def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) 
         text = mutated(WRITTEN[name].text, rng)
         form = form_of(name, ToolUse(TOOLS, is_parallel=rng.random() < 0.8), is_thinking=rng.random() < 0.1)
         message = message_of(form.reader(), *in_pieces(text, rng))
-        out = message.content + message.thought + "".join(call.name + call.arguments for call in message.calls)
+        out = message.content + message.reasoning + "".join(call.name + call.arguments for call in message.calls)
         put_in, told_of = Counter(NO_MARKS.sub("", text)), Counter(NO_MARKS.sub("", out))
         if put_in != told_of:
             wrong.append(text)
@@ -244,18 +244,18 @@ THOUGHT = "<think>\nHm.\n</think>\n\nYes. "
 def test_thoughts_go_where_they_are_wanted(reasoning_format: ReasoningFormat, content: str, thought: str) -> None:
     for pieces in ([THOUGHT], list(THOUGHT)):
         message = message_of(form_of("Hermes", reasoning_format=reasoning_format).reader(), *pieces)
-        assert (message.content, message.thought) == (content, thought)
+        assert (message.content, message.reasoning) == (content, thought)
 
 
 def test_a_thought_that_the_prompt_begins_is_one() -> None:
     message = message_of(form_of("Hermes", is_thinking=True).reader(), *"Hm.\n</think>\n\nYes.")
-    assert (message.content, message.thought) == ("Yes.", "Hm.")
+    assert (message.content, message.reasoning) == ("Yes.", "Hm.")
 
 
 def test_what_looks_like_a_call_in_a_thought_is_thought() -> None:
     text = '<think>\nI write <tool_call>{"name": "get"}</tool_call>\n</think>\nYes.'
     message = message_of(form_of("Hermes").reader(), text)
-    assert (message.content, message.thought) == ("Yes.", 'I write <tool_call>{"name": "get"}</tool_call>')
+    assert (message.content, message.reasoning) == ("Yes.", 'I write <tool_call>{"name": "get"}</tool_call>')
     assert message.calls == []
 
 
@@ -263,10 +263,10 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
     text = WRITTEN["Kimi K2"].text.replace("</think>I look.", "")
     for pieces in ([text], list(text)):
         message = message_of(form_of("Kimi K2").reader(), *pieces)
-        assert (message.thought, message.content) == ("Rome?", "")
+        assert (message.reasoning, message.content) == ("Rome?", "")
         assert [call.name for call in message.calls] == ["get_weather", "get"]
     held = message_of(form_of("Kimi K2").constrained().reader(), text)
-    assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
+    assert (held.reasoning, held.calls) == (text.removeprefix("<think>"), [])
     request = OutputConstraint(form_of("Kimi K2"), {}, None).apply(weft.Request(prompt="a"))
     assert request.reasoning is not None
     assert request.reasoning.ends == ("</think>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>")
@@ -293,7 +293,7 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
 def test_an_answer_that_is_held_to_a_grammar_is_read_so(request_: weft.Request, is_held: bool) -> None:
     reader = ChatPrompt([], [], form_of("Hermes")).answer_to(request_).reader()
     message = message_of(reader, '{"tag": "<think>"}')
-    assert message.thought == ("" if is_held else '"}')
+    assert message.reasoning == ("" if is_held else '"}')
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_truncated_call_is_no_content_wherever_it_is_cut(name: str) -> None:
     for cut in range(len(written.text) + 1):
         whole = read_truncated(form, written.text[:cut])
         assert told(whole) == told(read_truncated(form, *written.text[:cut]))
-        for said, all_said in ((whole.content, written.content), (whole.thought, written.thought)):
+        for said, all_said in ((whole.content, written.content), (whole.reasoning, written.thought)):
             # A single letter may begin a mark or a word.
             ends = (said.strip(), said.strip()[:-1].strip()) if said[-1:].isalnum() else (said.strip(),)
             assert all_said.startswith(ends), written.text[:cut]
@@ -1116,7 +1116,7 @@ def test_a_call_ends_a_thought_that_is_left_open(name: str) -> None:
         text = thought + call
         for pieces in ([text], list(text)):
             message = message_of(form.reader(), *pieces)
-            assert (message.thought, message.content) == (thought.strip(), "")
+            assert (message.reasoning, message.content) == (thought.strip(), "")
             assert [(one.name, one.arguments) for one in message.calls] == [
                 ("get_weather", WRITTEN[name].arguments),
                 ("get", "{}"),
@@ -1134,7 +1134,7 @@ def test_a_thought_that_speaks_of_a_call_goes_on(name: str) -> None:
     text = f"I could write {mark} here. {form.reasoning_marks.end}{call}"
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
-        assert (message.thought, message.content) == (f"I could write {mark} here.", "")
+        assert (message.reasoning, message.content) == (f"I could write {mark} here.", "")
         assert [one.name for one in message.calls] == ["get_weather", "get"]
 
 
@@ -1213,7 +1213,7 @@ def test_a_thought_that_stays_in_the_content_has_the_mark_that_the_prompt_wrote(
     text = "Hm.\n</think>\n\nYes."
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
-        assert (message.content, message.thought) == (content, thought)
+        assert (message.content, message.reasoning) == (content, thought)
 
 
 def test_a_thought_that_is_continued_keeps_the_space_that_it_begins_with() -> None:
@@ -1221,4 +1221,4 @@ def test_a_thought_that_is_continued_keeps_the_space_that_it_begins_with() -> No
     form = ChatForm(UNFORMATTED, marks, is_thinking=True, continues_reasoning=True)
     for pieces in ([" thinking.</think>Yes."], list(" thinking.</think>Yes.")):
         message = message_of(form.reader(), *pieces)
-        assert (message.content, message.thought) == ("Yes.", " thinking.")
+        assert (message.content, message.reasoning) == ("Yes.", " thinking.")

@@ -66,7 +66,7 @@ def test_space_in_an_answer_is_scanned_a_few_times(name: str, before: str) -> No
         message.add(part)
     assert 0 < CountedText.n_characters < 20 * N_PIECES
     n_told = 0 if before == "</think>" else N_PIECES
-    assert f"{message.thought}{message.content}".count("\n") == n_told
+    assert f"{message.reasoning}{message.content}".count("\n") == n_told
 
 
 @pytest.mark.parametrize("piece", [End("\n</tool_call>"), Lookahead("</tool_call>")], ids=["end", "ahead"])

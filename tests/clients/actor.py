@@ -1,6 +1,6 @@
 """A server whose model plays a part: it says what a skilled model would, so that clients can be tried whole.
 
-It is Weft itself with the demo model. What a chat returned the status with is made up from its prompt, and a grammar holds the model to
+It is Weft itself with the demo model. What a chat is answered with is made up from its prompt, and a grammar holds the model to
 that text, letter by letter; everything else, from tokens to streams, is as it always is. Prompts that are no chats are continued
 by the model alone.
 

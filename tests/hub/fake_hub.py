@@ -39,7 +39,7 @@ class FakeHub:
         self.gated: set[str] = set()
         self.n_left = 0
         self.status = 200
-        """What everything returned the status with, if it is an error."""
+        """What everything is answered with, if it is an error."""
         self.cuts: list[int] = []
         """After how many bytes the next answers break off."""
         self.damages = False

@@ -15,7 +15,7 @@ import ray
 from ray import serve
 
 import weft.ray
-from weft.ray.messages import Question
+from weft.ray.messages import MethodCall
 
 __all__ = ["Cluster", "free_port", "running", "wait_until"]
 
@@ -36,14 +36,14 @@ class Cluster:
         serve.run(weft.ray.build(**{**settings, "num_cpus": 0.25, **options}), name="weft")
         wait_until(lambda: self.client.get("/health").status_code == 200, 60)
 
-    def ask(self, method: str, *given: object) -> list[Any]:
+    def call_replica(self, method: str, *given: object) -> list[Any]:
         """What a method of each replica gives."""
         handle = serve.get_deployment_handle("replica", "weft")
-        return list(handle.broadcast("answer", Question(method, given)).results(timeout_s=30))
+        return list(handle.broadcast("answer", MethodCall(method, given)).results(timeout_s=30))
 
     def n_busy(self) -> int:
         """Sequences that run, and requests that wait, in all replicas."""
-        return sum(report.digest.n_running + report.digest.n_queued for report in self.ask("report"))
+        return sum(report.digest.n_running + report.digest.n_queued for report in self.call_replica("report"))
 
     @staticmethod
     def processes(title: str) -> list[int]:

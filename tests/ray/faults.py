@@ -160,9 +160,9 @@ def main() -> int:
             title, fault, seconds = FAULTS[name]
             load, again_s = tried(cluster, fault, seconds)
             counts = " | ".join(str(load.outcomes[outcome]) for outcome in OUTCOMES)
-            told = "; ".join(f"{n} × {error}" for error, n in load.errors.most_common())
+            values = "; ".join(f"{n} × {error}" for error, n in load.errors.most_common())
             n_requests = sum(load.outcomes.values())
-            row = f"| {title} | {n_requests} | {counts} | {load.longest_s:.1f} | {again_s:.1f} | {told} |"
+            row = f"| {title} | {n_requests} | {counts} | {load.longest_s:.1f} | {again_s:.1f} | {values} |"
             print(row, flush=True)
             PAGE.write_text(_with_row(PAGE.read_text(encoding="utf-8"), row), encoding="utf-8")
             is_well &= load.outcomes["hung"] == load.outcomes["wrong"] == 0

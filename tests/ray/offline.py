@@ -28,7 +28,7 @@ def folder(cluster: Cluster, tmp_path: Path) -> Path:
 
 def test_every_row_is_written_once_and_what_they_share_is_computed_once(folder: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 40)
-    told: list[str] = []
+    values: list[str] = []
     progress = complete(
         tmp_path / "rows.jsonl",
         folder,
@@ -36,14 +36,14 @@ def test_every_row_is_written_once_and_what_they_share_is_computed_once(folder: 
         num_cpus=0.25,
         batch_rows=10,
         options={"ignore_eos": True},
-        on_progress=lambda progress: told.append(str(progress)),
+        on_progress=lambda progress: values.append(str(progress)),
         **SETTINGS,  # type: ignore[arg-type]
     )
     written = {one.id: one for one in saved(folder)}
     assert (progress.n_done, progress.n_failed, len(written)) == (40, 0, 40)
     assert all(written[n].n_predicted == 2 + n % 3 and len(written[n].texts) == 1 for n in range(40))
     assert progress.n_cached > 3 * progress.n_computed
-    assert told[-1].startswith("40 of 40 rows")
+    assert values[-1].startswith("40 of 40 rows")
 
 
 def test_a_job_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:

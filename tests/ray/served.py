@@ -71,10 +71,10 @@ def test_prompts_go_where_what_they_begin_with_is_computed(cluster: Cluster) -> 
 
 def test_responses_go_on_where_the_ones_before_were_written(cluster: Cluster) -> None:
     """Several at once, each as soon as the one before has ended: no digest has told of it by then."""
-    told = "The fox and the owl told each other of the wood. " * 12
+    values = "The fox and the owl told each other of the wood. " * 12
 
-    def ask(number: int) -> None:
-        body = {"input": f"{number}. {told}", "max_output_tokens": 32}
+    def call_replica(number: int) -> None:
+        body = {"input": f"{number}. {values}", "max_output_tokens": 32}
         before = cluster.client.post("/v1/responses", json=body).json()
         for turn in range(3):
             body = {"input": f"And then, {turn}?", "previous_response_id": before["id"], "max_output_tokens": 32}
@@ -85,7 +85,7 @@ def test_responses_go_on_where_the_ones_before_were_written(cluster: Cluster) ->
 
     n_cached: list[float] = []
     with ThreadPoolExecutor(4) as askers:
-        list(askers.map(ask, range(4)))
+        list(askers.map(call_replica, range(4)))
     assert len(n_cached) == 12
     assert min(n_cached) > 0.9
 
@@ -124,8 +124,8 @@ def test_a_request_that_runs_tells_why_its_prompt_is_computed(cluster: Cluster) 
         report = cluster.client.get(url).json()
         assert cluster.client.delete(f"{url}/branches/0").status_code == 204
         *_, end = lines
-    told = json.loads(end.removeprefix("data: "))["cache_explanation"]
-    assert (report["n_finished"], report["cache_explanation"]) == (0, told)
+    values = json.loads(end.removeprefix("data: "))["cache_explanation"]
+    assert (report["n_finished"], report["cache_explanation"]) == (0, values)
 
 
 def test_a_replica_that_is_killed_is_started_again(cluster: Cluster) -> None:

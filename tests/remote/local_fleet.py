@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.ray.errors import ReplicaLostError
-from weft.ray.messages import Call, Question, ReplicaReport, Sent, unpacked
+from weft.ray.messages import Call, MethodCall, ReplicaReport, Sent, unpacked
 from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.replica import Replica
 
@@ -76,19 +76,19 @@ class LocalFleet:
         self._router.sent(best, tokens, now=time.time(), salt=call.salt)
         return best
 
-    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (as there)
+    async def call_replica(self, replica_id: str | None, method: str, *given: object) -> Any:  # noqa: ANN401 (as there)
         """As of `Fleet`."""
         name = next(iter(self.replicas)) if replica_id is None else replica_id
         # As over Ray, whoever gets what is for another says so.
         reached = self.replicas.get(name) or next(iter(self.replicas.values()))
-        answer = _sent(await reached.answer(_sent(Question(question, given, replica_id))))
+        answer = _sent(await reached.answer(_sent(MethodCall(method, given, replica_id))))
         if isinstance(answer, WeftError):
             raise answer
         return answer
 
-    async def ask_all(self, question: str, *given: object) -> list[Any]:
+    async def call_replicas(self, method: str, *given: object) -> list[Any]:
         """As of `Fleet`."""
-        return [await self.ask(name, question, *given) for name in self.replicas]
+        return [await self.call_replica(name, method, *given) for name in self.replicas]
 
     def remember(self, replica_id: str, tokens: Sequence[int], salt: bytes) -> None:
         """As of `Fleet`."""

@@ -36,7 +36,7 @@ async def test_a_seeded_request_is_answered_as_by_an_engine_here(remote: RemoteE
 async def test_log_probabilities_write_themselves_out_as_those_of_an_engine_here(
     remote: RemoteEngine, engine: weft.Engine
 ) -> None:
-    async def told(by: weft.Engine) -> list[bytes]:
+    async def values(by: weft.Engine) -> list[bytes]:
         stream, found = by.stream(PROMPT, max_tokens=3, temperature=0, logprobs=3, prompt_logprobs=1), []
         while events := await stream.next_batch(compact=True):
             for event in events:
@@ -46,7 +46,7 @@ async def test_log_probabilities_write_themselves_out_as_those_of_an_engine_here
                     found.append(event.logprobs.completion_json(False))  # type: ignore[union-attr]
         return found
 
-    assert await told(remote) == await told(engine) != []
+    assert await values(remote) == await values(engine) != []
 
 
 async def test_what_begins_alike_is_computed_by_one_replica(remote: RemoteEngine, fleet: LocalFleet) -> None:
@@ -150,12 +150,12 @@ async def test_why_a_prompt_is_computed_is_told_by_its_replica_before_any_event(
     stream = remote.stream(prompt_of(20, "explained"), max_tokens=3, explain_cache=True)
     before = stream.explanation
     await wait_until(lambda: stream.explanation is not None)
-    told = stream.explanation
+    values = stream.explanation
     fleet.spoken.set()
     [end] = [event for event in await collect(stream) if isinstance(event, weft.Finished)]
     assert before is None
-    assert told is not None
-    assert (told.n_prompt, told, stream.explanation) == (20, end.explanation, end.explanation)
+    assert values is not None
+    assert (values.n_prompt, values, stream.explanation) == (20, end.explanation, end.explanation)
 
 
 class Silent:
@@ -181,7 +181,7 @@ async def test_a_replica_waits_for_events_no_longer_than_until_it_knows_why_a_pr
     monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
     stream = Silent()
     async with asyncio.timeout(30):
-        assert await remote_replica._next_events(cast("weft.Stream", stream), asks_why=True) is None
+        assert await remote_replica._next_events(cast("weft.Stream", stream), needs_explanation=True) is None
     with pytest.raises(StopIteration):
         _ = stream.explanation
 
@@ -190,7 +190,7 @@ async def test_who_does_not_ask_why_waits_for_events_alone(monkeypatch: pytest.M
     monkeypatch.setattr(remote_replica, "LIVES_EVERY_S", 0.02)
     monkeypatch.setattr(remote_replica, "EXPLAINS_WITHIN_S", 0.001)
     stream = Silent()
-    assert await remote_replica._next_events(cast("weft.Stream", stream), asks_why=False) is None
+    assert await remote_replica._next_events(cast("weft.Stream", stream), needs_explanation=False) is None
     assert stream.explanation is None
 
 
@@ -304,7 +304,7 @@ async def test_what_is_for_a_replica_that_is_gone_is_refused(remote: RemoteEngin
     with pytest.raises(ReplicaLostError, match="the replica a has died"):
         await stream.next_batch()
     with pytest.raises(ReplicaLostError):
-        await fleet.ask("c", "info")
+        await fleet.call_replica("c", "info")
     fleet.replicas["a"] = gone
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import weft
-from weft.ray.rows import Columns, Written, answered, done_ids, save, saved
+from weft.ray.rows import Columns, OutputRow, answered, done_ids, save, saved
 
 ROWS = [{"id": n, "prompt": f"Once upon a time, in a land of {n} foxes,", "max_tokens": n + 1, "seed": None} for n in range(5)]
 
@@ -23,7 +23,7 @@ async def test_a_row_that_is_refused_says_so_and_the_others_are_answered(engine:
 
 
 def test_a_part_that_is_written_again_is_one(tmp_path: Path) -> None:
-    part = [Written(id=1, texts=["a"]), Written(id="b", error="too long")]
+    part = [OutputRow(id=1, texts=["a"]), OutputRow(id="b", error="too long")]
     save(tmp_path, part)
     save(tmp_path, part)
     assert list(saved(tmp_path)) == part
@@ -32,8 +32,8 @@ def test_a_part_that_is_written_again_is_one(tmp_path: Path) -> None:
 
 
 def test_of_a_row_that_was_tried_again_the_answer_counts(tmp_path: Path) -> None:
-    save(tmp_path, [Written(id=1, error="the engine has stopped"), Written(id=2, texts=["b"])])
-    save(tmp_path, [Written(id=1, texts=["a"])])
+    save(tmp_path, [OutputRow(id=1, error="the engine has stopped"), OutputRow(id=2, texts=["b"])])
+    save(tmp_path, [OutputRow(id=1, texts=["a"])])
     assert {one.id: one.texts for one in saved(tmp_path)} == {1: ["a"], 2: ["b"]}
     assert done_ids(tmp_path) == {1, 2}
 

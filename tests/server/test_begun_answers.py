@@ -149,7 +149,7 @@ def test_an_answer_is_read_from_where_it_was_begun(message: Json, answer: str, r
     reader, written = prompt.answer.reader(), ParsedMessage()
     for part in [*reader.read(answer), *reader.end()]:
         written.add(part)
-    assert (written.thought, written.content) == (reasoning, content)
+    assert (written.reasoning, written.content) == (reasoning, content)
 
 
 class Marked(ScriptedEngine):

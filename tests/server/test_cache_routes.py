@@ -262,7 +262,7 @@ async def test_a_picture_shows_what_the_json_tells(small: httpx.AsyncClient) -> 
     assert [any("mark" in part.get("class", "") for part in box) for box in boxes] == [
         node["is_pinned"] for node in report["nodes"]
     ]
-    assert {box[1].attrib["class"] for box in boxes} == {f"box {picture.LOOKS['store'].hue}"}
+    assert {box[1].attrib["class"] for box in boxes} == {f"box {picture.STYLES['store'].hue}"}
     for box, node in zip(boxes, report["nodes"], strict=True):
         assert (box[-1].text or "").startswith(f"{node['n_tokens']} token")
     edges = [part for part in root if part.get("class") == "edge"]
@@ -304,9 +304,11 @@ async def test_a_picture_that_there_is_not_is_refused(small: httpx.AsyncClient, 
 
 def test_every_tier_has_a_look_of_its_own() -> None:
     tiers = get_args(get_type_hints(CacheNode)["tier"])
-    assert picture.LOOKS.keys() == set(tiers)
+    assert picture.STYLES.keys() == set(tiers)
     assert (
-        len({look.outline for look in picture.LOOKS.values()}) == len({look.hue for look in picture.LOOKS.values()}) == len(tiers)
+        len({look.outline for look in picture.STYLES.values()})
+        == len({look.hue for look in picture.STYLES.values()})
+        == len(tiers)
     )
 
 

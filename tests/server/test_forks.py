@@ -156,7 +156,7 @@ class Chunks:
 
 
 async def found(client: httpx.AsyncClient, answering: "asyncio.Task[httpx.Response]") -> str:
-    """The URL of the first branch of the one request that runs and returned the status whole."""
+    """The URL of the first branch of the one request that runs and is answered whole."""
     while True:
         assert not answering.done(), answering.result().text
         for one in (await client.get("/requests")).json()["requests"]:

@@ -421,7 +421,7 @@ FRONT = in_front(
     *("GET /", f"GET /?{LONG}", "GET /index.html", "GET /completion.js", "HEAD /", "HEAD /docs", "HEAD /openapi.json", "POST /"),
     *(f"OPTIONS /{LONG}", f"GET /{LONG}", f"GET {DEEP}", f"GET {DOTS}", f"DELETE /{LONG}", "GET /%00%ff", "HEAD /slots"),
 )
-"""What returned the status before any route, or never comes to one."""
+"""What is answered before any route, or never comes to one."""
 FILES = in_front("GET /large", "HEAD /large", "GET /999.txt", "GET /999.txt/", "GET /large%2f..%2flarge")
 
 

@@ -18,7 +18,7 @@ from weft.work.threads import LONG_TEXT, ThreadPool, Threads
 if TYPE_CHECKING:
     from weft.engine import Engine
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 Messages = Sequence[Mapping[str, Any] | ChatMessage]
 """Messages in OpenAI's format: `{"role": "user", "content": "Hello"}`.
@@ -104,11 +104,11 @@ class Templates:
         return await self._make(messages, of_template, work)
 
     async def _make(
-        self, messages: Messages, options: TemplateOptions, make: Callable[[ChatPipeline, ChatRequest, list[Media]], Made]
-    ) -> Made:
+        self, messages: Messages, options: TemplateOptions, make: Callable[[ChatPipeline, ChatRequest, list[Media]], T]
+    ) -> T:
         template = options.get("chat_template")
 
-        def work() -> Made:
+        def work() -> T:
             chat, media = _chat(messages, options)
             try:
                 return make(self._pipeline(template), chat, media)

@@ -72,7 +72,7 @@ class _Choice:
         """Returns the finished choice."""
         message = AssistantMessage(
             content=self.message.content,
-            reasoning_content=self.message.thought,
+            reasoning_content=self.message.reasoning,
             tool_calls=tuple(self.message.calls),
         )
         return ChatChoice(

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from weft.cli.config_file import Entry, entries
-from weft.cli.flags_without_setting import ACCEPTED, Accepted
+from weft.cli.flags_without_setting import ACCEPTED, AcceptedFlag
 from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings, spellings_of
 from weft.settings import Settings, table
 from weft.settings.flags import Flag, negated
@@ -61,7 +61,7 @@ MODELS = ("model", "hf_repo", "model_url", "docker_repo", "preset")
 PROJECTORS = ("mmproj", "mmproj_url")
 """Mutually exclusive settings that select the projector."""
 
-RESPELT: Mapping[str, Mapping[str, str]] = {
+RESPELLED: Mapping[str, Mapping[str, str]] = {
     "stream": {
         "-R": "--restore-prompt",
         "-P": "--port",
@@ -125,12 +125,12 @@ def read(
     spellings = all_spellings(only) | spellings_of(own)
     if positional:
         spellings |= {POSITIONAL: spellings[positional]}
-    respelt = {
+    respelled = {
         compat: spellings | {short: spellings[long] for short, long in shorts.items() if long in spellings}
-        for compat, shorts in RESPELT.items()
+        for compat, shorts in RESPELLED.items()
     }
-    compat = _compat(argv, dict(chain.from_iterable(each.items() for each in respelt.values())))
-    flags = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
+    compat = _compat(argv, dict(chain.from_iterable(each.items() for each in respelled.values())))
+    flags = scan(argv, respelled.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
     variables = _variables(environ, only, own)
     path = variables.values.pop("config", None)
     path = flags.values.pop("config", path)
@@ -140,15 +140,17 @@ def read(
         values = _over(values, part.values)
     option_values = {name: values.pop(name) for name in own if name in values}
     if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
-        raise UsageError(f"{_spelt('hf_file')} names a file of a repository; name the repository with {_spelt('hf_repo')}")
+        raise UsageError(f"{_spelled('hf_file')} names a file of a repository; name the repository with {_spelled('hf_repo')}")
     defaults = f"{COMPATIBLE.get(values.get('compat', ''), '')} {PRESETS.get(values.get('preset', ''), '')}".split()
     values = scan(defaults, all_spellings()).values | values
     if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
-        both = f"{_spelt('context_shift')} and {_spelt('grp_attn_n')}"
+        both = f"{_spelled('context_shift')} and {_spelled('grp_attn_n')}"
         message = f"{both} exclude each other: both determine what happens to a text that is too long"
         raise UsageError(f"{message}; give only one of them")
     if values.get("reranking") and (pooling := values.get("pooling", "rank")) != "rank":
-        message = f"{_spelt('reranking')} restricts the server to ranking, and {_spelt('pooling')} {pooling} computes no ranking"
+        message = (
+            f"{_spelled('reranking')} restricts the server to ranking, and {_spelled('pooling')} {pooling} computes no ranking"
+        )
         raise UsageError(f"{message}; give only one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
@@ -172,16 +174,16 @@ def _compat(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> str | Non
 
 def _over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Merges values, the second with priority. A model or projector selected there replaces the first's."""
-    for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
+    for what, names, dependents in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
         named = [name for name in names if name in overrides]
         if len(named) > 1:
-            raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a {what}; give one of them")
+            raise UsageError(f"{' and '.join(_spelled(name) for name in named)} each name a {what}; give one of them")
         if named:
-            values = {name: value for name, value in values.items() if name not in (*names, *beside)}
+            values = {name: value for name, value in values.items() if name not in (*names, *dependents)}
     return {**values, **overrides}
 
 
-def _spelt(name: str) -> str:
+def _spelled(name: str) -> str:
     flag = table()[name]
     names = flag.names or [spelling for spelling, value in flag.constants.items() if value is True]
     return "/".join(names) if names else "a preset such as --gpt-oss-20b-default"
@@ -297,8 +299,8 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 
     def nearness(spelling: str) -> tuple[float, bool, bool]:
-        likeness = difflib.SequenceMatcher(None, spelling, word).ratio()
-        return likeness, sorted(spelling) == sorted(word), spelling not in set_nothing
+        similarity = difflib.SequenceMatcher(None, spelling, word).ratio()
+        return similarity, sorted(spelling) == sorted(word), spelling not in set_nothing
 
     return max(difflib.get_close_matches(word, list(spellings), n=5), key=nearness, default=None)
 
@@ -314,23 +316,23 @@ def _variables(environ: Mapping[str, str], only: Collection[str] | None, options
         if can_be_off and any(alias.env is not None and negated(alias.env) in environ for alias in flag.aliases()):
             result.values[name] = False
     for accepted in ACCEPTED if only is None else ():
-        for variable, text in _asking(accepted, environ):
+        for variable, text in _set_by_variable(accepted, environ):
             result.add_accepted(accepted, f"variable {variable}", text)
     return result
 
 
-def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+def _set_by_variable(accepted: AcceptedFlag, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
     """Yields the variable that enables a flag without a setting, with the flag's value."""
     if accepted.env is None:
         return
     if environ.get(accepted.env):
         try:
-            is_asked = accepted.is_asked_by(environ[accepted.env])
+            is_set = accepted.is_set_by(environ[accepted.env])
         except ValueError as error:
             raise UsageError(f"variable {accepted.env}: {error}") from None
-        if is_asked:
+        if is_set:
             yield accepted.env, environ[accepted.env] if accepted.n_values else None
-    elif not accepted.env_asks and (negative := negated(accepted.env)) in environ:
+    elif not accepted.env_sets and (negative := negated(accepted.env)) in environ:
         yield negative, None
 
 

@@ -20,7 +20,7 @@ class Meaning(Enum):
     MISSING = "is not supported"
 
 
-class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AcceptedFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A flag without a setting."""
 
     names: tuple[str, ...]
@@ -31,16 +31,16 @@ class Accepted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neutral: tuple[str, ...] = ()
     """Values that have no effect; include llama-server's default if it has one."""
     env: str | None = None
-    env_asks: bool = True
+    env_sets: bool = True
     """Value of a switch's variable that corresponds to the flag: False for a flag that turns something off."""
 
     def verdict(self, value: str | None) -> Meaning:
         """Returns the effect of the flag with this value; None is the flag without a value."""
         return Meaning.ALWAYS if any(_is_same(value, neutral) for neutral in self.neutral) else self.meaning
 
-    def is_asked_by(self, variable: str) -> bool:
+    def is_set_by(self, variable: str) -> bool:
         """Returns True if the value of its variable enables it; raises ValueError if it is invalid for a switch."""
-        return self.n_values > 0 or boolean(variable) == self.env_asks
+        return self.n_values > 0 or boolean(variable) == self.env_sets
 
 
 def _is_same(value: str | None, neutral: str) -> bool:
@@ -57,7 +57,7 @@ class _Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Entry of `flags_without_setting.json`: flags with the same reason."""
 
     why: str
-    flags: list[Accepted]
+    flags: list[AcceptedFlag]
 
 
 _REASONS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=list[_Reason])

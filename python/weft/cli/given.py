@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft.cli.config_file import texts
-from weft.cli.flags_without_setting import ACCEPTED, Accepted, Meaning
+from weft.cli.flags_without_setting import ACCEPTED, AcceptedFlag, Meaning
 from weft.settings import table
 from weft.settings.flags import Flag, FlagAlias
 
@@ -35,7 +35,7 @@ class SourceValues(msgspec.Struct):
             value = flag.join(self.values[name], value)
         self.values[name] = value
 
-    def add_accepted(self, accepted: Accepted, source: str, text: str | None) -> None:
+    def add_accepted(self, accepted: AcceptedFlag, source: str, text: str | None) -> None:
         """Handles a flag without a setting: raises UsageError or adds a warning."""
         verdict = accepted.verdict(text)
         if verdict is Meaning.MISSING:
@@ -49,7 +49,7 @@ class Spelling(NamedTuple):
     """Meaning of a spelling: one or several settings, or a flag without a setting."""
 
     settings: tuple[tuple[str, Flag, FlagAlias], ...] = ()
-    accepted: Accepted | None = None
+    accepted: AcceptedFlag | None = None
 
     @property
     def n_values(self) -> int:

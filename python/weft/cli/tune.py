@@ -12,7 +12,7 @@ from weft.serving.local_engine import model_path
 from weft.serving.progress import bar
 from weft.settings import Settings
 from weft.work import tuning
-from weft.work.tuning import Conditions, Measured, Tuned
+from weft.work.tuning import Conditions, Measurement, TuningResult
 
 BUDGET_S = 55.0
 """Time budget of the measurements, in seconds; a single one may exceed it, so the total is about a minute."""
@@ -31,7 +31,7 @@ class _Layout(NamedTuple):
 
     conditions: Conditions
     file: Path
-    tuned: Tuned
+    tuned: TuningResult
 
 
 def tune(settings: Settings) -> int:
@@ -90,7 +90,7 @@ def _measure(settings: Settings, path: Path) -> list[_Layout]:
         model, conditions = Model.load(path, config, on_progress=bar("loading")), Conditions.of(config)
         is_open, is_repacked = model.is_layout_open, model.is_repacked
         share = 2 if is_open or layouts else 1
-        tuned = Tuned.measure(model, conditions, budget_s=BUDGET_S / share, on_progress=bar("timing "))
+        tuned = TuningResult.measure(model, conditions, budget_s=BUDGET_S / share, on_progress=bar("timing "))
         layouts.append(_Layout(conditions, tuning.tune_file(model, conditions), tuned))
         if not is_open:
             return layouts
@@ -99,19 +99,19 @@ def _measure(settings: Settings, path: Path) -> list[_Layout]:
         config = msgspec.structs.replace(config, repack=not is_repacked)
 
 
-def _is_repacked(tuned: Tuned) -> bool:
+def _is_repacked(tuned: TuningResult) -> bool:
     return any(timing.repacked for timing in tuned.measured)
 
 
-def _weights(tuned: Tuned) -> str:
+def _weights(tuned: TuningResult) -> str:
     return "repacked by llama.cpp" if _is_repacked(tuned) else "in their on-disk layout"
 
 
-def _repack_flag(tuned: Tuned) -> str:
+def _repack_flag(tuned: TuningResult) -> str:
     return "--repack" if _is_repacked(tuned) else "--no-repack"
 
 
-def table(measured: tuple[Measured, ...]) -> str:
+def table(measured: tuple[Measurement, ...]) -> str:
     """Returns a table of all measurements, relative to the fastest of their kind; with a column for layouts if there are two."""
     has_both = len({timing.repacked for timing in measured}) == 2
     weights = {False: "in file   ", True: "repacked  "} if has_both else {False: "", True: ""}

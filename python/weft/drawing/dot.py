@@ -1,6 +1,6 @@
 """Drawings in Graphviz's DOT language."""
 
-from weft.drawing.figure import COLOURS, Box, Figure, Look, cut, readable
+from weft.drawing.figure import COLOURS, Box, BoxStyle, Figure, cut, readable
 
 SHAPES = {
     "round": 'shape=box, style="rounded,filled"',
@@ -13,9 +13,9 @@ SHAPES = {
 
 def draw(figure: Figure) -> str:
     """Returns the graph. All texts are quoted, and truncated to a line."""
-    first = figure.looks[0]
+    first = figure.styles[0]
     legend = [
-        *(_node(f"look{place}", look.about, look) for place, look in enumerate(figure.looks)),
+        *(_node(f"look{place}", style.about, style) for place, style in enumerate(figure.styles)),
         _node("marked", "● " + figure.marked, first, is_marked=True),
         _node("busy", figure.busy, first, is_busy=True),
         *([f"more [shape=plaintext, label={_quoted(figure.more)}];"] if figure.n_more else []),
@@ -37,15 +37,15 @@ def draw(figure: Figure) -> str:
 
 def _box(place: int, box: Box) -> str:
     label = f"{'● ' if box.is_marked else ''}{cut(box.text)}\n{cut(box.note)}"
-    return _node(f"n{place}", label, box.look, is_marked=box.is_marked, is_busy=box.is_busy)
+    return _node(f"n{place}", label, box.style, is_marked=box.is_marked, is_busy=box.is_busy)
 
 
-def _node(name: str, label: str, look: Look, *, is_marked: bool = False, is_busy: bool = False) -> str:
+def _node(name: str, label: str, style: BoxStyle, *, is_marked: bool = False, is_busy: bool = False) -> str:
     # Text is black, on Graphviz's white background.
-    inside, line = COLOURS[look.hue][:2]
+    inside, line = COLOURS[style.hue][:2]
     line = "#b3261e" if is_marked else line
     width = ", penwidth=3" if is_busy else ""
-    return f'{name} [label={_quoted(label)}, {SHAPES[look.outline]}, fillcolor="{inside}", color="{line}"{width}];'
+    return f'{name} [label={_quoted(label)}, {SHAPES[style.outline]}, fillcolor="{inside}", color="{line}"{width}];'
 
 
 def _quoted(text: str) -> str:

@@ -40,7 +40,7 @@ Outline = Literal["round", "double", "cornerless", "dashed", "dotted"]
 """Shape of a box, which conveys the same information as its color."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class BoxStyle(msgspec.Struct, frozen=True):
     """Style of a kind of boxes, with its description in the legend."""
 
     about: str
@@ -57,7 +57,7 @@ class Box(msgspec.Struct, frozen=True):
     """Index of its parent in the list of boxes, less than its own."""
     text: str
     note: str
-    look: Look
+    style: BoxStyle
     is_marked: bool = False
     """Draws a mark, which `Figure.marked` explains."""
     is_busy: bool = False
@@ -69,7 +69,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     title: str
     boxes: Sequence[Box]
-    looks: Sequence[Look]
+    styles: Sequence[BoxStyle]
     """Styles in the legend, in order."""
     marked: str
     """Explanation of marked boxes in the legend."""

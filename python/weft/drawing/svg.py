@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
-from weft.drawing.figure import COLOURS, Box, Figure, Look, cut, readable, width
+from weft.drawing.figure import COLOURS, Box, BoxStyle, Figure, cut, readable, width
 from weft.drawing.tidy import positions
 
 CHARACTER, LINE = 7.3, 15
@@ -50,11 +50,11 @@ def draw(figure: Figure) -> str:
             lines.append(_edge(*places[box.parent], x, y, box_width))
     for box, (x, y) in zip(figure.boxes, places, strict=True):
         lines += _box(box, x, y, box_width)
-    for row, (look, about, is_marked, is_busy) in enumerate(legend):
+    for row, (style, about, is_marked, is_busy) in enumerate(legend):
         y = legend_top + row * 22
-        if look is not None:
-            lines += _shape(look, MARGIN, y, 34, 16, is_busy=is_busy, is_marked=is_marked)
-        lines.append(f'<text class="note" x="{MARGIN + 44 * (look is not None)}" y="{y + 12:.1f}">{_escaped(about)}</text>')
+        if style is not None:
+            lines += _shape(style, MARGIN, y, 34, 16, is_busy=is_busy, is_marked=is_marked)
+        lines.append(f'<text class="note" x="{MARGIN + 44 * (style is not None)}" y="{y + 12:.1f}">{_escaped(about)}</text>')
     return "\n".join([*lines, "</svg>\n"])
 
 
@@ -73,13 +73,13 @@ def _depths(figure: Figure) -> list[int]:
     return depths
 
 
-def _legend_lines(figure: Figure) -> Iterator[tuple[Look | None, str, bool, bool]]:
+def _legend_lines(figure: Figure) -> Iterator[tuple[BoxStyle | None, str, bool, bool]]:
     """Yields the lines of the legend: look, text, and whether the shape is marked and busy."""
     if figure.n_more:
         yield None, figure.more, False, False
-    for look in figure.looks:
-        yield look, look.about, False, False
-    plain = figure.looks[0]
+    for style in figure.styles:
+        yield style, style.about, False, False
+    plain = figure.styles[0]
     yield plain, figure.marked, True, False
     yield plain, figure.busy, False, True
 
@@ -96,25 +96,25 @@ def _edge(x: float, y: float, to_x: float, to_y: float, box_width: float) -> str
 
 def _box(box: Box, x: float, y: float, box_width: float) -> Iterator[str]:
     yield f"<g><title>{_escaped(box.text)}</title>"
-    yield from _shape(box.look, x, y, box_width, BOX_HEIGHT, is_busy=box.is_busy, is_marked=box.is_marked)
+    yield from _shape(box.style, x, y, box_width, BOX_HEIGHT, is_busy=box.is_busy, is_marked=box.is_marked)
     yield f'<text x="{x + 9:.1f}" y="{y + 16:.1f}">{escape(cut(box.text))}</text>'
     yield f'<text class="note" x="{x + 9:.1f}" y="{y + 31:.1f}">{escape(cut(box.note))}</text></g>'
 
 
-def _shape(look: Look, x: float, y: float, wide: float, high: float, *, is_busy: bool, is_marked: bool) -> Iterator[str]:
-    line = f' class="box {look.hue}{" busy" if is_busy else ""}'
-    if look.outline == "cornerless":
+def _shape(style: BoxStyle, x: float, y: float, wide: float, high: float, *, is_busy: bool, is_marked: bool) -> Iterator[str]:
+    line = f' class="box {style.hue}{" busy" if is_busy else ""}'
+    if style.outline == "cornerless":
         corner = min(8.0, high / 3)
         yield (
             f'<path{line}" d="M{x + corner:.1f} {y:.1f}h{wide - 2 * corner:.1f}l{corner:.1f} {corner:.1f}v{high - 2 * corner:.1f}'
             f'l-{corner:.1f} {corner:.1f}h-{wide - 2 * corner:.1f}l-{corner:.1f} -{corner:.1f}v-{high - 2 * corner:.1f}z"/>'
         )
     else:
-        dashes = f" {look.outline}" if look.outline in {"dashed", "dotted"} else ""
+        dashes = f" {style.outline}" if style.outline in {"dashed", "dotted"} else ""
         yield f'<rect{line}{dashes}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="5"/>'
-        if look.outline == "double":
+        if style.outline == "double":
             yield (
-                f'<rect class="box {look.hue}" x="{x + 3:.1f}" y="{y + 3:.1f}" width="{wide - 6:.1f}" height="{high - 6:.1f}" '
+                f'<rect class="box {style.hue}" x="{x + 3:.1f}" y="{y + 3:.1f}" width="{wide - 6:.1f}" height="{high - 6:.1f}" '
                 'rx="3"/>'
             )
     if is_marked:

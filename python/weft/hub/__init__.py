@@ -13,9 +13,9 @@ from pathlib import Path
 from weft.errors import ModelLoadError
 from weft.hub.failure import Unavailable
 from weft.hub.progress import DownloadCounter, Progress
-from weft.hub.source import Found, Source, docker_name, http_address, repo_name
+from weft.hub.source import ModelFiles, Source, docker_name, http_address, repo_name
 
-__all__ = ["Found", "Progress", "Source", "cached", "find", "model"]
+__all__ = ["ModelFiles", "Progress", "Source", "cached", "find", "model"]
 
 
 def model(
@@ -64,7 +64,7 @@ def model(
     return find(source, on_progress).model
 
 
-def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Found:
+def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> ModelFiles:
     """Returns the paths of a model's file, as `model` does, and of its projector if the source requests it.
 
     Raises:
@@ -76,8 +76,8 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
     try:
         counter = DownloadCounter(on_progress, has_bar)
         if source.docker is not None:
-            return Found(docker.find(source, counter))
-        return repository.find(source, counter) if source.url is None else Found(url.find(source, counter))
+            return ModelFiles(docker.find(source, counter))
+        return repository.find(source, counter) if source.url is None else ModelFiles(url.find(source, counter))
     except Unavailable as error:
         raise ModelLoadError(source.name, str(error)) from None
 

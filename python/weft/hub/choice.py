@@ -32,10 +32,10 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
     Raises:
         Unavailable: There is no such file, or a part is missing.
     """
-    there = sorted(files)
-    first = _by_name(there, file) if file is not None else _by_quant(there, quant)
+    names = sorted(files)
+    first = _by_name(names, file) if file is not None else _by_quant(names, quant)
     parts = parts_of(first)
-    if missing := [part for part in parts if part not in there]:
+    if missing := [part for part in parts if part not in names]:
         raise Unavailable(f"{missing[0]}, a part of the model, is missing")
     return parts
 

@@ -154,25 +154,25 @@ class _Registry:
             try:
                 return download(replace(remote, headers=self._headers), path, partial, counter)
             except HfHubHTTPError as error:
-                n_there = partial.stat().st_size
-                if n_there <= n_before or not self._request_token(error):
+                n_existing = partial.stat().st_size
+                if n_existing <= n_before or not self._request_token(error):
                     raise
-                n_before = n_there
+                n_before = n_existing
                 # The next attempt counts these bytes again.
-                counter.add(remote.name, -n_there)
+                counter.add(remote.name, -n_existing)
 
     def _request_token(self, error: "HfHubHTTPError") -> bool:
         """Requests a token if the response requires one and names its issuer. Returns True if there is a token now."""
         if error.response.status_code != 401:
             return False
-        scheme, _, asked = error.response.headers.get("WWW-Authenticate", "").partition(" ")
+        scheme, _, challenge = error.response.headers.get("WWW-Authenticate", "").partition(" ")
         if scheme.lower() != "bearer":
             return False
         try:
-            given = parse_keqv_list(parse_http_list(asked))
+            given = parse_keqv_list(parse_http_list(challenge))
             realm = urlsplit(given.pop("realm", ""))
         except (ValueError, IndexError):
-            raise Unavailable(f"{self.url} requires a token, but names no valid issuer: {asked!r}") from None
+            raise Unavailable(f"{self.url} requires a token, but names no valid issuer: {challenge!r}") from None
         if realm.scheme not in ("https", urlsplit(self.url).scheme):
             return False
         wanted = urlencode({"scope": f"repository:{self.repo}:pull", **given})
@@ -202,5 +202,5 @@ def _reason(error: Exception, where: str) -> str:
 
     if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (401, 403, 404):
         return reason(error, where=where)
-    said = f"{error.response.status_code} {error.response.reason_phrase}".strip()
-    return f"{where} has no such image, or requires a login, which is not supported ({said})"
+    status = f"{error.response.status_code} {error.response.reason_phrase}".strip()
+    return f"{where} has no such image, or requires a login, which is not supported ({status})"

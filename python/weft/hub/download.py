@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("weft")
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 MAX_FAILURES = 5
 """Maximum consecutive attempts without progress."""
@@ -60,22 +60,22 @@ def download(remote: Remote, target: Path, partial: Path, counter: DownloadCount
 
     target.parent.mkdir(parents=True, exist_ok=True)
     partial.touch()
-    n_there = _n_to_keep(partial, remote)
-    counter.add(remote.name, n_there)
+    n_existing = _n_to_keep(partial, remote)
+    counter.add(remote.name, n_existing)
     if counter.n_total is not None:
         _check_room(target.parent, counter.n_total, counter.n_total - counter.n_bytes)
     n_failures = 0
-    with counter.bar(remote.name, n_there, remote.size) as bar:
-        while n_there != remote.size or n_there == 0:
+    with counter.bar(remote.name, n_existing, remote.size) as bar:
+        while n_existing != remote.size or n_existing == 0:
             try:
-                _pull(remote, partial, n_there, counter, bar)
+                _pull(remote, partial, n_existing, counter, bar)
                 break
             except TransportError as error:
                 n_now = partial.stat().st_size
-                n_failures = 0 if n_now > n_there else n_failures + 1
+                n_failures = 0 if n_now > n_existing else n_failures + 1
                 if n_failures == MAX_FAILURES:
                     raise
-                n_there = n_now
+                n_existing = n_now
                 logger.warning("%s: %s; resuming at %s", remote.name, words(error), size_text(n_now))
                 time.sleep(PAUSE_S)
     _check(remote, partial)
@@ -83,8 +83,8 @@ def download(remote: Remote, target: Path, partial: Path, counter: DownloadCount
 
 
 def fetched_or_cached(
-    fetch: Callable[[], Made], cached: Callable[[], Made], why: Callable[[Exception], str], *, offline: bool, is_hub: bool = False
-) -> Made:
+    fetch: Callable[[], T], cached: Callable[[], T], why: Callable[[Exception], str], *, offline: bool, is_hub: bool = False
+) -> T:
     """Returns the result of `fetch`, or of `cached` if `offline`, in the offline mode of the hub, or if a server is out of reach.
 
     Args:
@@ -131,8 +131,8 @@ def opened(url: str, headers: Mapping[str, str]) -> Iterator["Response"]:
     from huggingface_hub.utils import get_session, hf_raise_for_status  # noqa: PLC0415
 
     # With an encoding, Content-Length would not be the size of the file.
-    asked = {**headers, "Accept-Encoding": "identity"}
-    with get_session().stream("GET", url, headers=asked, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
+    request_headers = {**headers, "Accept-Encoding": "identity"}
+    with get_session().stream("GET", url, headers=request_headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         if not response.is_success:
             response.read()
             hf_raise_for_status(response)
@@ -156,21 +156,21 @@ def _check_room(folder: Path, n_total: int, n_more: int) -> None:
         )
 
 
-def _pull(remote: Remote, partial: Path, n_there: int, counter: DownloadCounter, bar: "tqdm") -> None:
-    """Appends the response to `partial`, from byte `n_there` or, if the server does not support ranges, from the beginning."""
+def _pull(remote: Remote, partial: Path, n_existing: int, counter: DownloadCounter, bar: "tqdm") -> None:
+    """Appends the response to `partial`, from byte `n_existing` or, if the server does not support ranges, from the beginning."""
     headers = dict(remote.headers)
-    if n_there:
-        headers["Range"] = f"bytes={n_there}-"
+    if n_existing:
+        headers["Range"] = f"bytes={n_existing}-"
         if remote.etag is not None and remote.etag.startswith('"'):
             headers["If-Range"] = remote.etag
     with opened(remote.url, headers) as response:
         begins = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
         start = int(begins[1]) if response.status_code == 206 and begins is not None else 0
-        if start not in (0, n_there):
-            raise Unavailable(f"the server sent {remote.name} from byte {start}, but byte {n_there} was requested")
-        if start != n_there:
-            counter.add(remote.name, -n_there)
-            bar.update(-n_there)
+        if start not in (0, n_existing):
+            raise Unavailable(f"the server sent {remote.name} from byte {start}, but byte {n_existing} was requested")
+        if start != n_existing:
+            counter.add(remote.name, -n_existing)
+            bar.update(-n_existing)
         with partial.open("r+b") as file:
             file.seek(start)
             file.truncate()
@@ -191,7 +191,7 @@ def _check(remote: Remote, partial: Path) -> None:
         raise Unavailable(f"{remote.name} has {remote.size} bytes, but only {n} were received")
     if remote.sha256 is not None:
         with partial.open("rb") as file:
-            came = hashlib.file_digest(file, "sha256").hexdigest()
-        if came != remote.sha256:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != remote.sha256:
             partial.unlink()
-            raise Unavailable(f"{remote.name} was damaged in transfer: its SHA-256 is {came}, not {remote.sha256}")
+            raise Unavailable(f"{remote.name} was damaged in transfer: its SHA-256 is {digest}, not {remote.sha256}")

@@ -56,16 +56,16 @@ def reason(error: Exception, *, where: str, has_token: bool = False) -> str:
         return f"access requires its owners' terms to be accepted at {where}; {then}"
     if isinstance(error, HfHubHTTPError):
         response = error.response
-        said = f"{response.status_code} {response.reason_phrase}".strip()
+        status = f"{response.status_code} {response.reason_phrase}".strip()
         if response.status_code == 401 and has_token and "invalid" in response.headers.get("X-Error-Message", "").lower():
             return f"{where} rejects the token of {TOKEN}"
         if isinstance(error, RepositoryNotFoundError) or (response.status_code == 401 and not has_token):
             then = f"the token of {TOKEN} has no access to it" if has_token else f"it requires a token ({TOKEN})"
-            return f"{where} does not exist, or {then} ({said})"
+            return f"{where} does not exist, or {then} ({status})"
         if response.status_code in (401, 403):
             then = f"the token of {TOKEN} has no access to it" if has_token else f"it may require a token ({TOKEN})"
-            return f"{where} returned {said}: {then}"
-        return f"{where} returned {said}"
+            return f"{where} returned {status}: {then}"
+        return f"{where} returned {status}"
     if isinstance(error, TransportError):
         return f"{where} cannot be reached: {words(error)}"
     if isinstance(error, OSError) and error.errno is not None:

@@ -92,12 +92,12 @@ def holding(lock: Path) -> Iterator[None]:
     from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415
 
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(WeakFileLock(lock, timeout=0.1))
+            stack.enter_context(WeakFileLock(lock, timeout=0.1))
         except Timeout:
             logging.getLogger("weft").info("waiting for another process to download it")
-            held.enter_context(WeakFileLock(lock))
+            stack.enter_context(WeakFileLock(lock))
         yield
 
 

@@ -42,12 +42,12 @@ class DownloadCounter:
         if self.on_progress is not None:
             self.on_progress(Progress(file, self.n_bytes, self.n_total))
 
-    def bar(self, file: str, n_there: int, n_total: int | None) -> Any:  # noqa: ANN401 (tqdm's, whose types are loose)
+    def bar(self, file: str, n_existing: int, n_total: int | None) -> Any:  # noqa: ANN401 (tqdm's, whose types are loose)
         """Returns a progress bar for one file, as a context manager."""
         from huggingface_hub.utils import tqdm  # noqa: PLC0415
 
         # None disables the bar if there is no terminal.
         disable = None if self.has_bar else True
         return tqdm(  # type: ignore[no-untyped-call]
-            desc=file, initial=n_there, total=n_total, unit="B", unit_scale=True, disable=disable
+            desc=file, initial=n_existing, total=n_total, unit="B", unit_scale=True, disable=disable
         )

@@ -12,7 +12,7 @@ from weft.hub.download import Remote, download, fetched_or_cached
 from weft.hub.failure import Unavailable, not_cached, reason
 from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
 from weft.hub.progress import DownloadCounter
-from weft.hub.source import Found, Source
+from weft.hub.source import ModelFiles, Source
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("weft")
 
 
-def find(source: Source, counter: DownloadCounter) -> Found:
+def find(source: Source, counter: DownloadCounter) -> ModelFiles:
     """Returns the path of the model's file (the first part of a split model) and, if requested, of its projector.
 
     Downloads missing files. Resolves the current commit online.
@@ -45,7 +45,7 @@ def find(source: Source, counter: DownloadCounter) -> Found:
         raise Unavailable(str(error)) from None
 
 
-def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
+def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> ModelFiles:
     why = not_cached(hub)
     for commit, files in snapshots(repository_folder(hub, repo)):
         try:
@@ -54,11 +54,11 @@ def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
             why = f"in the cache {hub}, {error}; --offline prevents downloads"
             continue
         logger.info("%s is cached: %s", repo, commit / name)
-        return _found(commit, name, _projector(name, files, source))
+        return _model_files(commit, name, _projector(name, files, source))
     raise Unavailable(why)
 
 
-def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: DownloadCounter) -> Found:
+def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: DownloadCounter) -> ModelFiles:
     from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
 
@@ -69,8 +69,8 @@ def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: Dow
     names: tuple[str, ...] = choose(files, quant, source.file)
     if (projector := _projector(names[0], files, source)) is not None:
         names = (*names, projector)
-    if astray := [name for name in names if ".." in name.split("/") or name.startswith("/")]:
-        raise Unavailable(f"the hub lists {astray[0]}, a path outside the cache")
+    if outside := [name for name in names if ".." in name.split("/") or name.startswith("/")]:
+        raise Unavailable(f"the hub lists {outside[0]}, a path outside the cache")
     folder = repository_folder(hub, repo)
     missing = [name for name in names if not (folder / "snapshots" / info.sha / name).is_file()]
     if not missing:
@@ -96,17 +96,17 @@ def _fetch(hub: Path, repo: str, quant: str | None, source: Source, counter: Dow
         _download(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, counter)
     # Written last, so that the reference only names a complete commit.
     _write_ref(folder / "refs" / "main", info.sha)
-    return _found(folder / "snapshots" / info.sha, names[0], projector)
+    return _model_files(folder / "snapshots" / info.sha, names[0], projector)
 
 
 def _projector(model: str, files: Iterable[str], source: Source) -> str | None:
     return projector_for(model, files) if source.wants_projector else None
 
 
-def _found(commit: Path, model: str, projector: str | None) -> Found:
+def _model_files(commit: Path, model: str, projector: str | None) -> ModelFiles:
     if projector is not None:
         logger.info("its projector is %s", projector)
-    return Found(commit / model, None if projector is None else commit / projector)
+    return ModelFiles(commit / model, None if projector is None else commit / projector)
 
 
 def _key(file: "RepoSibling") -> str | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 
-class Found(NamedTuple):
+class ModelFiles(NamedTuple):
     """Local files of a downloaded model."""
 
     model: Path

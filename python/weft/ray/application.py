@@ -17,7 +17,7 @@ from weft.ray.replica import Replica
 from weft.ray.scaling import wanted
 from weft.settings import Settings, table
 
-TOLD_EVERY_S = 1.0
+REPORT_INTERVAL_S = 1.0
 """Interval of the replicas' reports, in seconds."""
 
 MAX_ONGOING = 4_096
@@ -106,7 +106,7 @@ def build(
         InvalidConfigError: A setting is out of range, or not supported with replicas.
     """
     cpus, gpus, drain = float(num_cpus), float(num_gpus), float(drain_s)
-    asked = _settings(model, settings, cpus)
+    parsed = _settings(model, settings, cpus)
     key = secrets.token_bytes(32)
     low, high = _range(replicas)
     number: dict[str, Any] = {"num_replicas": low}
@@ -134,13 +134,13 @@ def build(
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         health_check_timeout_s=ANSWERS_WITHIN_S,
         request_router_config=RequestRouterConfig(
-            request_router_class="weft.ray.router:PrefixRouter", request_routing_stats_period_s=TOLD_EVERY_S
+            request_router_class="weft.ray.router:PrefixRouter", request_routing_stats_period_s=REPORT_INTERVAL_S
         ),
         **common,
         **number,
     )
     ingress = serve.deployment(Ingress, name="ingress", ray_actor_options={"num_cpus": min(cpus, 1.0)}, **common)
-    return ingress.bind(replica.bind(asked.model, asked.engine, key), asked, key)
+    return ingress.bind(replica.bind(parsed.model, parsed.engine, key), parsed, key)
 
 
 def app(args: Mapping[str, Any]) -> Any:  # noqa: ANN401 (as above)

@@ -164,9 +164,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch-rows", type=int, default=BATCH_ROWS, help=f"maximum rows per output file (default {BATCH_ROWS})")
     parser.add_argument("--options", type=_json, default={}, help="request options of all rows: '{\"max_tokens\": 64}'")
     parser.add_argument("--engine", type=_json, default={}, help="settings of the engines: '{\"n_slots\": 16}'")
-    asked = vars(parser.parse_args(argv))
-    engine = asked.pop("engine")
-    progress = complete(**asked, **engine, on_progress=lambda progress: print(progress, file=sys.stderr))
+    arguments = vars(parser.parse_args(argv))
+    engine = arguments.pop("engine")
+    progress = complete(**arguments, **engine, on_progress=lambda progress: print(progress, file=sys.stderr))
     print(progress)
     return 1 if progress.n_failed else 0
 

@@ -19,7 +19,7 @@ class Fleet(Protocol):
             ReplicaLostError: The replica has died.
         """
 
-    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (the method's result)
+    async def call_replica(self, replica_id: str | None, method: str, *given: object) -> Any:  # noqa: ANN401 (the method's result)
         """Returns the result of a method of one replica; `replica_id` None is any.
 
         Raises:
@@ -28,7 +28,7 @@ class Fleet(Protocol):
             WeftError: Any error of the method.
         """
 
-    async def ask_all(self, question: str, *given: object) -> list[Any]:
+    async def call_replicas(self, method: str, *given: object) -> list[Any]:
         """Returns the results of a method of each replica, except replicas that died meanwhile.
 
         Raises:

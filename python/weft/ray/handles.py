@@ -11,7 +11,7 @@ from ray.serve.handle import DeploymentHandle
 from weft.errors import QueueFullError, WeftError
 from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
-from weft.ray.messages import Call, Question, ReplicaReport, Sent
+from weft.ray.messages import Call, MethodCall, ReplicaReport, Sent
 from weft.ray.router_state import router_state
 
 ANSWER_S = 120.0
@@ -35,25 +35,25 @@ class RayFleet(Fleet):
         try:
             async for message in messages:
                 yield message
-        except Exception as error:  # noqa: BLE001 (see `ask`)
+        except Exception as error:  # noqa: BLE001 (see `call_replica`)
             raise ours(error) from None
         finally:
             messages.cancel()
 
-    async def ask(self, replica_id: str | None, question: str, *given: object) -> Any:  # noqa: ANN401 (see `Fleet`)
+    async def call_replica(self, replica_id: str | None, method: str, *given: object) -> Any:  # noqa: ANN401 (see `Fleet`)
         """See `Fleet`."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer = await self._handle.options(method_name="answer").remote(Question(question, given, replica_id))
+                answer = await self._handle.options(method_name="answer").remote(MethodCall(method, given, replica_id))
         except TimeoutError:
             raise NoReplicaError(ANSWER_S) from None
         except Exception as error:  # noqa: BLE001 (all of Ray's exceptions are converted)
             raise ours(error) from None
         return _raised(answer)
 
-    async def ask_all(self, question: str, *given: object) -> list[Any]:
+    async def call_replicas(self, method: str, *given: object) -> list[Any]:
         """See `Fleet`."""
-        answers = self._handle.broadcast("answer", Question(question, given))
+        answers = self._handle.broadcast("answer", MethodCall(method, given))
         try:
             results = await answers.results_async(timeout_s=ANSWER_S, return_exceptions=True)
         except TimeoutError:

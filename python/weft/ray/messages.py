@@ -33,7 +33,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas that have failed to handle it, which are tried last."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class MethodCall(msgspec.Struct, frozen=True):
     """A call of a method of a replica."""
 
     method: str
@@ -42,7 +42,7 @@ class Question(msgspec.Struct, frozen=True):
     """Id of the only replica that may handle it; None is any."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class RequestAccepted(msgspec.Struct, frozen=True):
     """First message of a response: the replica has queued the request."""
 
     replica_id: str
@@ -74,8 +74,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     embedding_stats: SimpleNamespace
 
 
-Sent = Accepted | CacheExplanation | list[Event] | WeftError
-"""Messages of a response to a call: `Accepted`, causes of cache misses if requested, lists of events, or a final error."""
+Sent = RequestAccepted | CacheExplanation | list[Event] | WeftError
+"""Messages of a response to a call: `RequestAccepted`, causes of cache misses if requested, lists of events, or a final error."""
 
 
 def packed(tokens: Sequence[int]) -> bytes:

@@ -195,12 +195,12 @@ class Router:
         if not estimates:
             return []
         least_busy = min(estimates, key=_Estimate.busy)
-        passed_over = {estimate.replica_id for estimate in estimates if _is_far_busier(estimate, least_busy)}
+        deprioritized = {estimate.replica_id for estimate in estimates if _is_far_busier(estimate, least_busy)}
         self._random.shuffle(estimates)
         if not tokens:
-            open_to_all = [estimate for estimate in estimates if estimate.replica_id not in passed_over]
+            open_to_all = [estimate for estimate in estimates if estimate.replica_id not in deprioritized]
             first = min(open_to_all[:2], key=_Estimate.busy)
-            estimates.sort(key=lambda estimate: (estimate is not first, estimate.replica_id in passed_over, estimate.busy()))
+            estimates.sort(key=lambda estimate: (estimate is not first, estimate.replica_id in deprioritized, estimate.busy()))
             return [estimate.replica_id for estimate in estimates]
         # Computation delays all requests that arrive before it ends, so its cost grows with the pending work.
         waiting = sum(estimate.waiting for estimate in estimates) / len(estimates) / max(self._typical, BLOCK)
@@ -209,7 +209,7 @@ class Router:
         def rank(estimate: _Estimate) -> tuple[bool, float, int]:
             # For a tie, all routers select the same replica, so that a common prefix is not computed on several of them.
             weight = 0 if estimate.next_block is None else _weight(str(estimate.next_block), estimate.replica_id)
-            return estimate.replica_id in passed_over, estimate.price(computing), -weight
+            return estimate.replica_id in deprioritized, estimate.price(computing), -weight
 
         estimates.sort(key=rank)
         return [estimate.replica_id for estimate in estimates]
@@ -282,10 +282,10 @@ def _cached_lengths(record: _ReplicaRecord, text: _Text) -> tuple[int, int]:
     return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
 
 
-def _depth(text: _Text, held: AbstractSet[int]) -> int:
+def _depth(text: _Text, cached: AbstractSet[int]) -> int:
     """Returns the number of leading blocks that are cached: each hash also represents all previous blocks."""
     # This iteration is bounded by the size of the text, not of the cache.
-    return max(map(text.places.__getitem__, text.places.keys() & held), default=0)
+    return max(map(text.places.__getitem__, text.places.keys() & cached), default=0)
 
 
 def _n_to_compute(text: _Text, in_pool: int, in_store: int) -> float:

@@ -25,7 +25,7 @@ from weft.ray.stream import Feed, RemoteStream
 from weft.request import Prompt, Request
 from weft.work.threads import ThreadPool
 
-TAKEN_WITHIN_S = 60.0
+ACCEPT_TIMEOUT_S = 60.0
 """Seconds within which a replica must accept a request."""
 
 
@@ -80,7 +80,7 @@ class RemoteEngine(Engine):
         """Returns the properties of the first running replica, without a limit for the time that it takes to load its model."""
         while not self._is_closed():
             with contextlib.suppress(NoReplicaError, ReplicaLostError):
-                info: ReplicaInfo = await self._fleet.ask(None, "info")
+                info: ReplicaInfo = await self._fleet.call_replica(None, "info")
                 return info
         raise EngineStoppedError
 
@@ -126,7 +126,7 @@ class RemoteEngine(Engine):
         )
         request_id = next(self._request_ids)
         n = len(request.branches) or request.n
-        feed = Feed(self._fleet, call, n, TAKEN_WITHIN_S, on_end=lambda: self._feeds.pop(request_id, None))
+        feed = Feed(self._fleet, call, n, ACCEPT_TIMEOUT_S, on_end=lambda: self._feeds.pop(request_id, None))
         stream = RemoteStream(
             feed=feed,
             loop=self._loop,
@@ -168,11 +168,11 @@ class RemoteEngine(Engine):
     ) -> Coroutine[Any, Any, CompactEmbeddings]:
         """See `Engine`; runs on any replica."""
         read = [tokens_of(text, self._vocabulary) for text in texts]
-        return self._fleet.ask(None, "begin_embedding", read, normalize, dimensions)
+        return self._fleet.call_replica(None, "begin_embedding", read, normalize, dimensions)
 
     def begin_ranking(self, query: str, texts: Sequence[str]) -> Coroutine[Any, Any, CompactEmbeddings]:
         """See `Engine`; runs on any replica."""
-        return self._fleet.ask(None, "begin_ranking", query, list(texts))
+        return self._fleet.call_replica(None, "begin_ranking", query, list(texts))
 
     def embedding_stats(self) -> EmbeddingStats:
         """Returns the combined metrics of all replicas."""
@@ -201,9 +201,9 @@ class RemoteEngine(Engine):
         tokens = tokens_of(prompt, self._vocabulary)
         scales = list(self._scales if adapters is None else adapters) or None
         try:
-            made: list[PrefixCopy] = await self._fleet.ask_all("pin", tokens, scales)
+            made: list[PrefixCopy] = await self._fleet.call_replicas("pin", tokens, scales)
         except WeftError:
-            await self._fleet.ask_all("unpin", tokens)
+            await self._fleet.call_replicas("unpin", tokens)
             raise
         if not made:
             raise ReplicaLostError("")
@@ -221,7 +221,7 @@ class RemoteEngine(Engine):
             return False
         others = [each for each in self._pins.values() if (each.tokens, each.adapters) == (pinned.tokens, pinned.adapters)]
         if not others:
-            await self._fleet.ask_all("unpin", pinned.tokens)
+            await self._fleet.call_replicas("unpin", pinned.tokens)
         return True
 
     async def prefixes(self) -> list[Prefix]:
@@ -231,7 +231,7 @@ class RemoteEngine(Engine):
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
         """See `Engine`; returns the trees of all replicas, one after the other, each with an equal share of `limit`."""
         alive = max(len(self._fleet.reports()), 1)
-        trees: list[tuple[str, list[NodeCopy], int]] = await self._fleet.ask_all("nodes", limit // alive)
+        trees: list[tuple[str, list[NodeCopy], int]] = await self._fleet.call_replicas("nodes", limit // alive)
         nodes: list[NodeCopy] = []
         for replica_id, own, _ in trees:
             for node in own:
@@ -242,13 +242,15 @@ class RemoteEngine(Engine):
     async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine`; `slot` is an index in the list of all slots."""
         replica_id, own = self._locate_slot(slot)
-        state: tuple[list[int], list[tuple[int, float]], int | None] = await self._fleet.ask(replica_id, "slot_state", own)
+        state: tuple[list[int], list[tuple[int, float]], int | None] = await self._fleet.call_replica(
+            replica_id, "slot_state", own
+        )
         return state
 
     async def erase_slot(self, slot: int) -> int:
         """See `Engine`; `slot` is an index in the list of all slots."""
         replica_id, own = self._locate_slot(slot)
-        n_tokens: int = await self._fleet.ask(replica_id, "erase_slot", own)
+        n_tokens: int = await self._fleet.call_replica(replica_id, "erase_slot", own)
         return n_tokens
 
     def stats(self) -> Stats:

@@ -16,7 +16,7 @@ from weft.events import CacheExplanation, Event, Finished, Token
 from weft.ray.copies import N_ENDS, NodeCopy, PrefixCopy, attributes, plain_copy
 from weft.ray.digest import digest_of
 from weft.ray.errors import ReplicaLostError
-from weft.ray.messages import Accepted, Call, Question, ReplicaInfo, ReplicaReport, Sent, portable, unpacked
+from weft.ray.messages import Call, MethodCall, ReplicaInfo, ReplicaReport, RequestAccepted, Sent, portable, unpacked
 
 GAP_S = 0.02
 """Minimum seconds between two messages of a stream, except its first: a message costs each process a millisecond."""
@@ -74,14 +74,14 @@ class Replica:
             return
         self._streams[call.id] = stream
         try:
-            yield Accepted(self._id, stream.request_id)
+            yield RequestAccepted(self._id, stream.request_id)
             n_open = len(call.request.branches) or call.request.n
             explained: CacheExplanation | None = None
-            asks_why = call.request.explain_cache
+            needs_explanation = call.request.explain_cache
             while n_open:
-                events = await _next_events(stream, asks_why=asks_why and explained is None)
+                events = await _next_events(stream, needs_explanation=needs_explanation and explained is None)
                 # Sent before the first token, which may have changed it; later events do not change it.
-                if asks_why and (why := stream.explanation) is not None and why != explained:
+                if needs_explanation and (why := stream.explanation) is not None and why != explained:
                     explained = why
                     yield why
                 elif events is None:
@@ -91,7 +91,7 @@ class Replica:
                 if not events:
                     break
                 yield [portable(event) for event in events]
-                asks_why = asks_why and not any(isinstance(event, Token | Finished) for event in events)
+                needs_explanation = needs_explanation and not any(isinstance(event, Token | Finished) for event in events)
                 n_open -= sum(isinstance(event, Finished) for event in events)
                 if n_open:
                     await asyncio.sleep(GAP_S)
@@ -101,13 +101,13 @@ class Replica:
             stream.close()
             del self._streams[call.id]
 
-    async def answer(self, question: Question) -> Any:  # noqa: ANN401 (the method's result)
+    async def answer(self, method: MethodCall) -> Any:  # noqa: ANN401 (the method's result)
         """Returns the result of a method of the replica, or else of its engine; or the method's WeftError."""
-        if question.only not in (None, self._id):
-            return ReplicaLostError(question.only or "")
+        if method.only not in (None, self._id):
+            return ReplicaLostError(method.only or "")
         try:
-            target = self if hasattr(self, question.method) else self._engine
-            return await getattr(target, question.method)(*question.given)
+            target = self if hasattr(self, method.method) else self._engine
+            return await getattr(target, method.method)(*method.given)
         except WeftError as error:
             return error
 
@@ -164,13 +164,13 @@ class Replica:
         return self._id, copies, n_nodes
 
 
-async def _next_events(stream: Stream, *, asks_why: bool) -> list[Event] | None:
+async def _next_events(stream: Stream, *, needs_explanation: bool) -> list[Event] | None:
     """Returns the result of `next_batch`; None after a timeout, or when a requested explanation is available."""
     began = time.monotonic()
     while (left_s := began + LIVES_EVERY_S - time.monotonic()) > 0:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(left_s, EXPLAINS_WITHIN_S) if asks_why else left_s):
+            async with asyncio.timeout(min(left_s, EXPLAINS_WITHIN_S) if needs_explanation else left_s):
                 return await stream.next_batch(compact=True)
-        if asks_why and stream.explanation is not None:
+        if needs_explanation and stream.explanation is not None:
             break
     return None

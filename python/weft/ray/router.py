@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from weft.ray.messages import Call, Question, ReplicaReport, unpacked
+from weft.ray.messages import Call, MethodCall, ReplicaReport, unpacked
 from weft.ray.prefix_routing import Candidate, Router
 from weft.ray.router_state import RouterState, register_router
 
@@ -64,7 +64,7 @@ class PrefixRouter(RequestRouter):
         return [Candidate(name, digests.get(name), n_ongoing(replica.replica_id) or 0) for name, replica in by_name.items()]
 
 
-def _message_of(pending_request: PendingRequest | None) -> Call | Question | None:
+def _message_of(pending_request: PendingRequest | None) -> Call | MethodCall | None:
     """Returns the message in a Ray request."""
     first = pending_request.args[0] if pending_request is not None and pending_request.args else None
-    return first if isinstance(first, Call | Question) else None
+    return first if isinstance(first, Call | MethodCall) else None

@@ -37,7 +37,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 _OPTIONS = RequestOptions.__optional_keys__
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OutputRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Result of a row; a line of a result file."""
 
     id: str | int
@@ -55,17 +55,19 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Error message, if the request failed. Such rows are retried when the job is run again."""
 
 
-async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: Columns, common: RequestOptions) -> list[Written]:
+async def answered(
+    engine: Engine, rows: Sequence[Mapping[str, Any]], columns: Columns, common: RequestOptions
+) -> list[OutputRow]:
     """Returns the results of rows, in order. Common prefixes of consecutive rows are computed once."""
     turn = asyncio.Semaphore(OPEN_PER_SLOT * engine.limits.n_slots)
 
-    async def one(row: Mapping[str, Any]) -> Written:
+    async def one(row: Mapping[str, Any]) -> OutputRow:
         async with turn:
             try:
                 answer = await engine.complete(row[columns.prompt], **columns.options(row, common))
             except WeftError as error:
-                return Written(id=row[columns.id], error=str(error))
-        return Written(
+                return OutputRow(id=row[columns.id], error=str(error))
+        return OutputRow(
             id=row[columns.id],
             texts=list(answer.texts),
             finish_reasons=[choice.finish_reason for choice in answer.choices],
@@ -77,21 +79,21 @@ async def answered(engine: Engine, rows: Sequence[Mapping[str, Any]], columns: C
     return list(await asyncio.gather(*map(one, rows)))
 
 
-def save(folder: Path, written: Sequence[Written]) -> None:
+def save(folder: Path, written: Sequence[OutputRow]) -> None:
     """Writes a result file atomically, with the same name if the same rows are written again."""
     name = blake2b(msgspec.json.encode([one.id for one in written]), digest_size=16).hexdigest()
     write_atomically(folder / f"part-{name}.jsonl", msgspec.json.Encoder().encode_lines(written))
 
 
-def saved(folder: Path) -> Iterator[Written]:
+def saved(folder: Path) -> Iterator[OutputRow]:
     """Yields the result of every row, in no particular order; for a row that was retried, its last result.
 
     Raises:
         msgspec.ValidationError: A file has other content.
     """
-    failed: dict[str | int, Written] = {}
+    failed: dict[str | int, OutputRow] = {}
     done: set[str | int] = set()
-    read = msgspec.json.Decoder(Written)
+    read = msgspec.json.Decoder(OutputRow)
     for part in sorted(folder.glob(PART)):
         for line in part.read_bytes().splitlines():
             one = read.decode(line)

@@ -20,7 +20,7 @@ def wanted(n_now: int, pressure: Mapping[str, Sequence[float]]) -> int:
     Returns:
         0 if nothing runs or waits; `n_now` if nothing is reported.
     """
-    shares = [sum(told) / len(told) / limit for name, limit in _LIMITS.items() if (told := pressure.get(name))]
+    shares = [sum(values) / len(values) / limit for name, limit in _LIMITS.items() if (values := pressure.get(name))]
     return math.ceil(n_now * max(shares) - 1e-9) if shares else n_now
 
 

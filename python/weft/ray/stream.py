@@ -17,7 +17,7 @@ from weft.events import CacheExplanation, Event, Finished, Token
 from weft.fields.validation import check_range
 from weft.ray.errors import NoReplicaError, ReplicaLostError
 from weft.ray.fleet import Fleet
-from weft.ray.messages import Accepted, Call, received, unpacked
+from weft.ray.messages import Call, RequestAccepted, received, unpacked
 
 MAX_TRIES = 3
 """Maximum number of replicas that a request is sent to, one after the other, while no part of its response has arrived."""
@@ -48,9 +48,9 @@ class Feed:
     fleet: Fleet
     call: Call
     n: int
-    taken_within_s: float
+    accept_timeout_s: float
     on_end: Callable[[], object]
-    accepted: Accepted | None = None
+    accepted: RequestAccepted | None = None
     events: deque[Event] = field(default_factory=deque)
     error: Exception | None = None
     explanation: CacheExplanation | None = None
@@ -82,7 +82,7 @@ class Feed:
         """Cancels one branch."""
         if self.accepted is not None and not self.is_ended:
             with contextlib.suppress(ReplicaLostError):
-                await self.fleet.ask(self.accepted.replica_id, "cancel", self.call.id, index)
+                await self.fleet.call_replica(self.accepted.replica_id, "cancel", self.call.id, index)
 
     async def wait(self) -> None:
         """Waits for an event, an error or the end."""
@@ -110,14 +110,14 @@ class Feed:
 
     async def _run(self) -> None:
         try:
-            await self._go_on_trying()
+            await self._read_with_retries()
         except Exception as error:  # noqa: BLE001 (raised by the consumer)
             self.error = error
         finally:
             self.on_end()
             self._arrived.set()
 
-    async def _go_on_trying(self) -> None:
+    async def _read_with_retries(self) -> None:
         call, n_tries = self.call, 0
         began = time.monotonic()
         while True:
@@ -140,11 +140,11 @@ class Feed:
 
     async def _read(self, call: Call) -> None:
         async with contextlib.aclosing(self.fleet.begin(call)) as messages:
-            async with asyncio.timeout(self.taken_within_s) as waiting:
+            async with asyncio.timeout(self.accept_timeout_s) as waiting:
                 async for message in messages:
                     # From here on the replica sends a message every few seconds, even if it has no events.
                     waiting.reschedule(asyncio.get_running_loop().time() + SILENT_S)
-                    if isinstance(message, Accepted):
+                    if isinstance(message, RequestAccepted):
                         self.accepted = message
                     elif isinstance(message, CacheExplanation):
                         self.explanation = message

@@ -10,8 +10,8 @@ from weft.server.errors import TextsWaitingError
 from weft.server.streaming.client_timeouts import cancel_on_disconnect
 from weft.work.threads import LONG_TEXT, WorkerPool
 
-Made = TypeVar("Made")
-Given = ParamSpec("Given")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 VERY_LONG_TEXT = 262_144
 """Work on more characters or tokens than this (a tenth of a second) runs on a separate thread for very long work."""
@@ -38,7 +38,7 @@ class Purpose(Enum):
     """Preparing a request for the engine: prompts, chat template, grammar."""
     TEXT = "text"
     """Tokenizing, detokenizing or rendering a template for its own sake."""
-    SIGHT = "sight"
+    CACHE_QUERY = "cache-query"
     """Reading the contents of the cache."""
     FILE = "file"
     """Reading a static file."""
@@ -75,9 +75,7 @@ class Executor:
         """Returns the characters, tokens or bytes queued or running for a purpose. Small tasks count as [`LONG_TEXT`]."""
         return sum(pool.size for (of, _), pool in self._pools.items() if of is purpose)
 
-    async def run(
-        self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
-    ) -> Made:
+    async def run(self, purpose: Purpose, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs work on `size` characters or tokens: directly if they are few, else on a worker thread.
 
         If the client disconnects or the caller is cancelled, queued work is dropped and the result of running work discarded.
@@ -92,9 +90,7 @@ class Executor:
             return work(*args, **kwargs)
         return await self.run_in_thread(purpose, size, work, *args, **kwargs)
 
-    async def run_in_thread(
-        self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
-    ) -> Made:
+    async def run_in_thread(self, purpose: Purpose, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs work on a worker thread regardless of its size; otherwise like [`run`]."""
         size = max(size, LONG_TEXT)
         pool = self._pool(purpose, size)

@@ -18,8 +18,8 @@ from weft.server.memory_budget import MemoryBudget, Reservation
 from weft.server.service import Service
 from weft.server.streaming.fair_scheduler import yield_fairly
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+ArgT = TypeVar("ArgT")
+T = TypeVar("T")
 
 LARGE_BODY = 64 * 1024
 """Bodies above this many bytes are decoded in native code without the GIL. Creating Python objects would block the event loop for
@@ -118,11 +118,11 @@ class JsonRequest(Request[Any, Any, Any]):
                     self._reservation.release()
         return self.received
 
-    async def _run(self, work: Callable[[Given], Made], given: Given, size: int) -> Made:
+    async def _run(self, work: Callable[[ArgT], T], argument: ArgT, size: int) -> T:
         """Runs work on `size` bytes of a body: directly if they are few, else on a worker thread."""
         if size <= LARGE_BODY:
-            return work(given)
-        return await self._service.executor.run(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, given)
+            return work(argument)
+        return await self._service.executor.run(self.route_handler.opt.get("purpose", Purpose.PROMPT), size, work, argument)
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
         """Returns the decoded body; for a large body, the struct that the handler takes.

@@ -37,7 +37,7 @@ from weft.serving.build import build_info
 from weft.settings import Settings
 from weft.work.threads import LONG_TEXT
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 CLOSE_GRACE_S = 1.0
 """Time for open streams to report the error to their clients after the engine stopped, in seconds."""
@@ -125,11 +125,11 @@ class Service:
             await self.executor.run_in_thread(Purpose.PROMPT, 0, self.chat.compile)
         return self.chat
 
-    def snapshot(self, make: "Callable[[Service], Made]") -> Made:
+    def snapshot(self, make: "Callable[[Service], T]") -> T:
         """Returns `make(self)`, or the result stored when the model was unloaded. `make` must be one of `snapshots`."""
-        return make(self) if self.engine.is_running else cast("Made", self._snapshots[make])
+        return make(self) if self.engine.is_running else cast("T", self._snapshots[make])
 
-    def previous_snapshot(self, make: "Callable[[Service], Made]") -> Made | None:
+    def previous_snapshot(self, make: "Callable[[Service], T]") -> T | None:
         """Returns the result of `make` from the last unloading, or None if the model was never unloaded."""
         return self._snapshots.get(make)
 

@@ -211,13 +211,13 @@ class Connections:
         return handles
 
     def _connection(self, reserved: "_ReservedHandle", handle: int) -> _Connection | None:
-        with reserved.borrow(handle) as held:
-            if held is None or held.family not in (socket.AF_INET, socket.AF_INET6):
+        with reserved.borrow(handle) as sock:
+            if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
                 return None
             try:
-                if held.getsockname()[1] not in self._ports:
+                if sock.getsockname()[1] not in self._ports:
                     return None
-                client = _client(held)
+                client = _client(sock)
             except OSError:  # A listening or closed socket.
                 return None
             return _Connection(client, _network(client[0]), time.monotonic())
@@ -228,26 +228,26 @@ class Connections:
         Returns:
             Number of bytes that the client has not read; None if the connection was not shut down.
         """
-        with reserved.borrow(handle) as held, suppress(OSError):
+        with reserved.borrow(handle) as sock, suppress(OSError):
             # The handle may have been reused for another socket.
-            if held is None or _client(held) != connection.client:
+            if sock is None or _client(sock) != connection.client:
                 return None
-            n_unread = unacknowledged_bytes(held)
+            n_unread = unacknowledged_bytes(sock)
             if unread and n_unread > 0:
                 return None
             with self._lock:
                 if not self._is_idle(connection):  # A request has arrived meanwhile.
                     return None
-                held.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
                 connection.is_cut = True
                 return n_unread
         return None
 
 
 def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
-    is_heard = threading.Event()
-    loop.call_soon_threadsafe(is_heard.set)
-    is_heard.wait()
+    is_processed = threading.Event()
+    loop.call_soon_threadsafe(is_processed.set)
+    is_processed.wait()
 
 
 class _ReservedHandle:
@@ -265,15 +265,15 @@ class _ReservedHandle:
     @contextmanager
     def borrow(self, handle: int) -> Iterator[socket.socket | None]:
         """Yields the socket of a handle, which may be closed at any time; None if it is not a socket any more."""
-        held: socket.socket | None = None
+        sock: socket.socket | None = None
         try:
             with suppress(OSError):
                 os.dup2(handle, self._handle, inheritable=False)
-                held = socket.socket(fileno=self._handle)
-            yield held
+                sock = socket.socket(fileno=self._handle)
+            yield sock
         finally:
-            if held is not None:
-                held.detach()
+            if sock is not None:
+                sock.detach()
             # While this duplicate is open, a close by Granian does not reach the client.
             os.dup2(self._empty, self._handle, inheritable=False)
 
@@ -285,9 +285,9 @@ def _youngest(idle: dict[int, _Connection], inodes: Iterable[int], n: int) -> li
     return sorted((inode for inode in inodes if inode in idle), key=lambda inode: idle[inode].seen_at, reverse=True)[:n]
 
 
-def _client(held: socket.socket) -> Client:
+def _client(sock: socket.socket) -> Client:
     """Returns a client's address in the form that Granian passes to the application."""
-    address, port, *_ = held.getpeername()
+    address, port, *_ = sock.getpeername()
     return address.partition("%")[0], port
 
 

@@ -22,7 +22,7 @@ from weft.settings import Settings
 
 logger = logging.getLogger("weft")
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 LOG_EVERY_S = 10.0
 """Log interval of a download's progress, in seconds, without a terminal."""
@@ -106,9 +106,9 @@ class FetchingEngine(Engine):
         logger.info("downloading %s: %s%s", progress.file, size_text(progress.n_bytes), total)
 
 
-async def _run_on_daemon_thread(work: Callable[[], Made]) -> Made:
+async def _run_on_daemon_thread(work: Callable[[], T]) -> T:
     """Returns the result of `work`, run on a daemon thread, so that the process can exit without waiting for it."""
-    done: Future[Made] = Future()
+    done: Future[T] = Future()
 
     def run() -> None:
         if not done.set_running_or_notify_cancel():

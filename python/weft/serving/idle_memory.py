@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from weft._native import trim_heap
 from weft.installed.platform import resident_bytes
 
-LOOK_S = 5.0
+CHECK_S = 5.0
 """Interval between idle checks, in seconds."""
 
-SELDOM_S = 60.0
+INTERVAL_S = 60.0
 """Maximum interval between two collections under load, in seconds, with few live objects."""
 
-VERY_SELDOM_S = 600.0
+LONG_INTERVAL_S = 600.0
 """Maximum interval with many live objects, in seconds: a collection traverses all of them and delays all requests."""
 
-MUCH = 2.0
+MANY_OBJECTS_RATIO = 2.0
 """Ratio of allocated memory blocks to their minimum since the start, above which there are many live objects."""
 
 NEVER = 1 << 30
 """Threshold that disables automatic collections of the oldest generation."""
 
-GROWN = 4 << 20
+TRIM_BYTES = 4 << 20
 """Growth of resident memory since the last trim, in bytes, from which the heap is trimmed."""
 
 
@@ -61,28 +61,28 @@ class Collector:
         gc.set_threshold(young, middle, NEVER)
         self._last_s = loop.time()
         self._least = self.resident()
-        loop.call_later(LOOK_S, self._look, loop)
+        loop.call_later(CHECK_S, self._check, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         is_idle = self.is_idle()
         self._collect(loop.time(), is_idle)
         if is_idle and (self._trimming is None or not self._trimming.is_alive()):
             self._trim_if_grown()
-        loop.call_later(LOOK_S, self._look, loop)
+        loop.call_later(CHECK_S, self._check, loop)
 
     def _collect(self, now: float, is_idle: bool) -> None:
         blocks = sys.getallocatedblocks()
         self._fewest = min(self._fewest, blocks)
-        patience_s = SELDOM_S if blocks <= MUCH * self._fewest else VERY_SELDOM_S
-        has_become_old = gc.get_count()[2] > 0
-        if has_become_old and (is_idle or now - self._last_s >= patience_s):
+        interval_s = INTERVAL_S if blocks <= MANY_OBJECTS_RATIO * self._fewest else LONG_INTERVAL_S
+        has_old_objects = gc.get_count()[2] > 0
+        if has_old_objects and (is_idle or now - self._last_s >= interval_s):
             gc.collect()
             self._last_s = now
 
     def _trim_if_grown(self) -> None:
-        held = self.resident()
-        self._least = min(self._least, held)
-        if held - self._least >= GROWN:
+        n_resident = self.resident()
+        self._least = min(self._least, n_resident)
+        if n_resident - self._least >= TRIM_BYTES:
             self._trimming = threading.Thread(target=self._trim_now, name="weft-trim", daemon=True)
             self._trimming.start()
 

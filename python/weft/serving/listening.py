@@ -129,11 +129,11 @@ def is_listening(address: Address) -> bool:
     place = str(address.path) if address.path is not None else (address.host, address.port)
     for number in open_handles():
         with suppress(OSError):  # Not a socket, or closed meanwhile.
-            held = socket.socket(fileno=number)
+            listener = socket.socket(fileno=number)
             try:
-                bound, accepts = held.getsockname(), held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                bound, accepts = listener.getsockname(), listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             finally:
-                held.detach()  # The handle belongs to another object and must stay open.
+                listener.detach()  # The handle belongs to another object and must stay open.
             if accepts and (bound[:2] if isinstance(bound, tuple) else bound) == place:
                 return True
     return False

@@ -115,8 +115,8 @@ class Node(Piece, frozen=True, kw_only=True, eq=False, weakref=True):
         # Values of the wrong type are left to the engine's validation.
         given: Any = options.get("branches")
         branches = given if isinstance(given, Sequence) else ()
-        asked: list[Any] = [options, *branches]
-        if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in asked):
+        all_options: list[Any] = [options, *branches]
+        if any(isinstance(each, Mapping) and each.get("suffix_prompt") for each in all_options):
             raise InvalidRequestError(
                 "suffix_prompt", "suffix_prompt is not supported for nodes; append the text as a node, and extend that"
             )

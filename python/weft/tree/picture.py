@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
 from weft.drawing import dot, svg
-from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look
+from weft.drawing.figure import MAX_DRAWN, Box, BoxStyle, Figure
 from weft.errors import InvalidRequestError
 from weft.fields.validation import check_range
 from weft.tree.node import Node
@@ -13,8 +13,8 @@ Format: TypeAlias = Literal["svg", "dot"]
 
 FORMATS: dict[str, Callable[[Figure], str]] = {"svg": svg.draw, "dot": dot.draw}
 
-WRITTEN = Look("written by the model", "round", "blue")
-GIVEN = Look("given: the prompt, an appended text, an edit", "cornerless", "gold")
+WRITTEN = BoxStyle("written by the model", "round", "blue")
+GIVEN = BoxStyle("given: the prompt, an appended text, an edit", "cornerless", "gold")
 
 
 def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
@@ -39,12 +39,12 @@ def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
 def _box(node: Node, parent: int | None) -> Box:
     logprob = f" · {node.logprob:.1f}" if node.finish_reason is not None and node.logprob is not None else ""
     note = f"{node.id}: {len(node.tokens):,} tokens{logprob}"
-    look = GIVEN if node.finish_reason is None else WRITTEN
+    style = GIVEN if node.finish_reason is None else WRITTEN
     return Box(
         parent,
         node.text,
         note,
-        look,
+        style,
         is_marked=node.is_pinned,
         is_busy=node.finish_reason == "stop" and not isinstance(node.stop_reason, str),
     )

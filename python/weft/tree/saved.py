@@ -127,11 +127,11 @@ def read(path: str, max_bytes: int) -> SavedTree:
     if len(data) > max_bytes:
         raise TreeFileError(path, f"it exceeds max_bytes ({max_bytes} bytes)")
     try:
-        begun = msgspec.json.decode(data, type=_Version)
-        if begun.format != FORMAT:
+        header = msgspec.json.decode(data, type=_Version)
+        if header.format != FORMAT:
             raise TreeFileError(path, "it is not a tree file")
-        if begun.version != VERSION:
-            raise TreeFileError(path, f"its version is {begun.version}; only version {VERSION} is supported")
+        if header.version != VERSION:
+            raise TreeFileError(path, f"its version is {header.version}; only version {VERSION} is supported")
         tree = msgspec.json.decode(data, type=SavedTree)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TreeFileError(path, f"it is not a tree file: {error}") from None

@@ -179,8 +179,8 @@ class Tree:
         """
         file = os.fspath(path)
         chosen = (self.leaves if with_cache else []) if isinstance(with_cache, bool) else list(with_cache)
-        if strange := [node for node in chosen if self._nodes.by_id.get(node.id) is not node]:
-            raise InvalidRequestError("with_cache", f"node {strange[0].id} is not in the tree")
+        if foreign := [node for node in chosen if self._nodes.by_id.get(node.id) is not node]:
+            raise InvalidRequestError("with_cache", f"node {foreign[0].id} is not in the tree")
         if len(chosen) > MAX_CACHE_FILES:
             raise InvalidRequestError(
                 "with_cache",

@@ -10,8 +10,8 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft._native import Cancellation, lower_priority
 
-Made = TypeVar("Made")
-Given = ParamSpec("Given")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 LONG_TEXT = 8_192
 """Number of characters or tokens above which a text is processed on another thread."""
@@ -37,21 +37,21 @@ class ThreadPool(Enum):
     """Decoding an image or audio file."""
 
 
-class _Job(Generic[Made]):
+class _Job(Generic[T]):
     """A callable and its cancellation.
 
     Releases the callable when its future is done, since the thread may dequeue the job long after.
     """
 
-    def __init__(self, work: Callable[[], Made], cancellation: Cancellation) -> None:
-        self._work: Callable[[], Made] | None = work
+    def __init__(self, work: Callable[[], T], cancellation: Cancellation) -> None:
+        self._work: Callable[[], T] | None = work
         self._cancellation = cancellation
 
-    def __call__(self) -> Made:
+    def __call__(self) -> T:
         assert self._work is not None, "what was dropped is cancelled, and never called"
         return self._cancellation.run(self._work)
 
-    def drop(self, _: "Future[Made]") -> None:
+    def drop(self, _: "Future[T]") -> None:
         self._work = None
 
 
@@ -71,7 +71,7 @@ class WorkerPool:
         self.size = 0
         """Total size of the running and the queued work."""
 
-    def submit(self, work: Callable[[], Made], cancellation: Cancellation, size: int = 0) -> "Future[Made]":
+    def submit(self, work: Callable[[], T], cancellation: Cancellation, size: int = 0) -> "Future[T]":
         """Queues work of a size, with `cancellation` active while it runs."""
         self._add(size)
         job = _Job(work, cancellation)
@@ -82,11 +82,11 @@ class WorkerPool:
 
     async def run(
         self,
-        work: Callable[[], Made],
+        work: Callable[[], T],
         size: int = 0,
         *,
-        wait: "Callable[[asyncio.Future[Made]], Awaitable[Made]]" = lambda future: future,
-    ) -> Made:
+        wait: "Callable[[asyncio.Future[T]], Awaitable[T]]" = lambda future: future,
+    ) -> T:
         """Runs work on one of the threads and returns its result, which `wait` awaits.
 
         If the caller is cancelled, work that has not started is dropped, and the tokenization of a long text is stopped.
@@ -117,6 +117,6 @@ class Threads:
     def __init__(self) -> None:
         self._pools = {pool: WorkerPool(pool.value) for pool in ThreadPool}
 
-    async def run(self, pool: ThreadPool, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+    async def run(self, pool: ThreadPool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs `work` on a thread of a pool and returns its result, as [`WorkerPool.run`]."""
         return await self._pools[pool].run(partial(work, *args, **kwargs))

@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
         return cls(config.n_gpu_layers, config.type_k, config.type_v, config.kernels, config.repack)
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """One measurement: seconds for a prompt of 1,000 tokens, or for eight branches of it with 128 tokens each."""
 
     work: str
@@ -43,7 +43,7 @@ class Measured(msgspec.Struct, frozen=True):
     """True if the weights were repacked for llama.cpp's own products."""
 
 
-class Tuned(msgspec.Struct, frozen=True):
+class TuningResult(msgspec.Struct, frozen=True):
     """Content of a tuning file."""
 
     flash_attention: bool | None
@@ -52,7 +52,7 @@ class Tuned(msgspec.Struct, frozen=True):
     model: str
     """Description of the model."""
     cpu: str
-    measured: tuple[Measured, ...]
+    measured: tuple[Measurement, ...]
 
     @property
     def choice(self) -> tuple[bool | None, int, int]:
@@ -67,7 +67,7 @@ class Tuned(msgspec.Struct, frozen=True):
         return sum(timing.seconds or 0.0 for timing in of_these if timing.flash_attention == self.flash_attention)
 
     @classmethod
-    def measure(cls, model: Model, conditions: Conditions, *, budget_s: float, on_progress: Progress = None) -> "Tuned":
+    def measure(cls, model: Model, conditions: Conditions, *, budget_s: float, on_progress: Progress = None) -> "TuningResult":
         """Measures the candidates, in about `budget_s` seconds. Blocks.
 
         Raises:
@@ -78,7 +78,7 @@ class Tuned(msgspec.Struct, frozen=True):
         tuning = tune(model, type_k=type_k, type_v=type_v, kernels=kernels, budget_s=budget_s, on_progress=on_progress)
         flash_attention, threads, threads_batch = tuning.best
         measured = tuple(
-            Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds, model.is_repacked)
+            Measurement(timing.work, timing.flash_attention, timing.n_threads, timing.seconds, model.is_repacked)
             for timing in tuning.timings
         )
         return cls(flash_attention, threads, threads_batch, model.description, Hardware.read().cpu, measured)
@@ -106,15 +106,15 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
     return platformdirs.user_cache_path("weft", appauthor=False) / "tuned" / f"{key}.json"
 
 
-def read(path: Path) -> Tuned | None:
+def read(path: Path) -> TuningResult | None:
     """Returns the content of a tuning file; None if it is missing or unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Tuned)
+        return msgspec.json.decode(path.read_bytes(), type=TuningResult)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def write(path: Path, tuned: Tuned) -> None:
+def write(path: Path, tuned: TuningResult) -> None:
     """Writes a tuning file atomically.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`instructor`: a class returned the status in each of the modes that it has for servers of OpenAI's kind."""
+"""`instructor`: a class is answered in each of the modes that it has for servers of OpenAI's kind."""
 
 import instructor
 import openai

@@ -179,7 +179,7 @@ def _is_read(call_format: CallFormat, reasoning_marks: ReasoningMarks | None, sa
     for part in (*reader.read(text), *reader.end()):
         message.add(part)
     words = reasoning_marks.start if reasoning_marks is not None and begins_in_words else ""
-    if unparsed or message.thought.removeprefix(words).strip() != sample.reasoning:
+    if unparsed or message.reasoning.removeprefix(words).strip() != sample.reasoning:
         return False
     calls = [(call.name, _decoded(call.arguments)) for call in message.calls]
     is_alike = message.content.strip() == sample.content and calls == list(CALLS[: sample.n_calls])

@@ -9,7 +9,7 @@ class ParsedMessage:
 
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._thought: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[CallStart] = []
         self._arguments: dict[int, list[str]] = {}
 
@@ -19,7 +19,7 @@ class ParsedMessage:
             case Content(text):
                 self._content.append(text)
             case Reasoning(text):
-                self._thought.append(text)
+                self._reasoning.append(text)
             case CallStart():
                 self._calls.append(part)
             case CallArguments(call, text):
@@ -31,9 +31,9 @@ class ParsedMessage:
         return "".join(self._content)
 
     @property
-    def thought(self) -> str:
+    def reasoning(self) -> str:
         """Text of the reasoning."""
-        return "".join(self._thought)
+        return "".join(self._reasoning)
 
     @property
     def calls(self) -> list[ToolCall]:

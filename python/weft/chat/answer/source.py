@@ -9,9 +9,9 @@ from typing import TypeVar
 from weft.chat.answer.parts import CallArguments, CallStart, Part
 from weft.chat.answer.tools import Tool
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
-Parser = Generator[None, None, Found]
+Parser = Generator[None, None, T]
 """Parser that yields whenever it needs more text, and returns what it has found."""
 
 Reading = Parser[bool]

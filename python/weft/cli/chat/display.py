@@ -84,16 +84,16 @@ def show_several(console: Console, pieces: Iterable[Piece], n: int) -> tuple[lis
 def _all(console: Console, replies: list[Reply], *, is_cut: bool) -> RenderableType:
     """Returns all answers, or the ends of them that fit in the terminal if `is_cut`."""
     n = len(replies)
-    is_beside = console.width >= n * MIN_COLUMN
-    width = console.width // n if is_beside else console.width
-    height = max((console.height - 1) // (1 if is_beside else n) - 2, 1)
+    is_side_by_side = console.width >= n * MIN_COLUMN
+    width = console.width // n if is_side_by_side else console.width
+    height = max((console.height - 1) // (1 if is_side_by_side else n) - 2, 1)
     panels = []
     for number, reply in enumerate(replies, start=1):
         text = reply.text()
         if is_cut:
             text = Text("\n").join(text.wrap(console, width - 4)[-height:])
         panels.append(Panel(text, title=str(number), title_align="left"))
-    if not is_beside:
+    if not is_side_by_side:
         return Group(*panels)
     table = Table.grid(expand=True)
     for _ in panels:

@@ -16,7 +16,7 @@ BAR = 30
 LEAST_ROWS = 3
 """Minimum rows of each table, regardless of the terminal's height."""
 
-AROUND = 12
+N_FRAME_LINES = 12
 """Lines of a page without the rows of its two tables."""
 
 MIB = 2**20
@@ -25,7 +25,7 @@ MIB = 2**20
 def page(url: str, state: ServerState, rates: Rates, *, height: int, width: int, now: datetime) -> RenderableType:
     """Returns a page with all information that fits in a terminal of this size."""
     n_slots = len(state.slots or ())
-    n_rows = max(height - AROUND, 2 * LEAST_ROWS)
+    n_rows = max(height - N_FRAME_LINES, 2 * LEAST_ROWS)
     n_prefixes = max(LEAST_ROWS, n_rows - n_slots, n_rows // 2)
     parts: list[RenderableType] = [_head(url, state, now), Text(), *_summary(state, rates), Text()]
     parts += _slots(state.slots, max(LEAST_ROWS, n_rows - n_prefixes))

@@ -200,7 +200,7 @@ class _Turn:
         self.parts: list[ContentPart] = []
         self.image_locations: list[str] = []
         """Locations of its images, in order."""
-        self.thoughts: list[str] = []
+        self.reasoning: list[str] = []
         self.calls: list[dict[str, Any]] = []
         self.call_id: str | None = None
         """Id of the call that this result belongs to."""
@@ -211,7 +211,7 @@ class _Turn:
         return ChatMessage(
             role=self.role,
             content=self._content(),
-            reasoning_content="".join(self.thoughts) or None,
+            reasoning_content="".join(self.reasoning) or None,
             name=self.name,
             tool_calls=self.calls or None,
             tool_call_id=self.call_id,
@@ -282,7 +282,7 @@ class _MessageBuilder:
                 turn.parts.append(_image(location, block))
                 turn.image_locations.append(location)
             case "thinking":
-                turn.thoughts.append(block.thinking or "")
+                turn.reasoning.append(block.thinking or "")
             case "redacted_thinking":
                 pass  # Only its author can decrypt it.
             case "tool_use":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from weft import InvalidRequestError
 from weft.drawing import dot, svg
-from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look
+from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, BoxStyle, Figure
 from weft.fields.excerpt import excerpt
 from weft.server.cache_api.schemas import CacheNode, CacheReport
 
@@ -14,12 +14,12 @@ FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
 }
 """Image formats with their content types."""
 
-LOOKS = {
-    "pool": Look("in cells", "round", "blue"),
-    "both": Look("in cells, with a copy in host memory", "double", "teal"),
-    "store": Look("in host memory", "cornerless", "gold"),
-    "computing": Look("in cells, as far as a running completion has computed it", "dashed", "green"),
-    "nowhere": Look("not cached, unlike its descendants", "dotted", "grey"),
+STYLES = {
+    "pool": BoxStyle("in cells", "round", "blue"),
+    "both": BoxStyle("in cells, with a copy in host memory", "double", "teal"),
+    "store": BoxStyle("in host memory", "cornerless", "gold"),
+    "computing": BoxStyle("in cells, as far as a running completion has computed it", "dashed", "green"),
+    "nowhere": BoxStyle("not cached, unlike its descendants", "dotted", "grey"),
 }
 
 
@@ -53,13 +53,13 @@ def _figure(report: CacheReport) -> Figure:
                 node.parent,
                 "(of another key)" if node.text is None else node.text,
                 _note(node),
-                LOOKS[node.tier],
+                STYLES[node.tier],
                 node.is_pinned,
                 bool(node.slots),
             )
             for node in report.nodes
         ],
-        looks=[*LOOKS.values()],
+        styles=[*STYLES.values()],
         marked="pinned",
         busy="a completion runs on it",
         n_more=report.n_nodes - report.n_shown,

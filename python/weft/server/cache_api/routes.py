@@ -19,7 +19,7 @@ from weft.server.inference.submission import Piece
 from weft.server.service import Service
 from weft.server.streaming.responses import Answer, AwaitedResponse
 
-Written = TypeVar("Written")
+T = TypeVar("T")
 
 PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 """A picture contains text of arbitrary clients; the policy forbids scripts and external resources in it."""
@@ -75,7 +75,7 @@ async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.cache_lock.acquire():
         listed, hidden = await service.pins.all(), service.pins.hidden_ids(current_owner())
         report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
-        return await service.executor.run_in_thread(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
+        return await service.executor.run_in_thread(Purpose.CACHE_QUERY, len(listed), lambda: _encoded(report()))
 
 
 async def _picture(service: Service, limit: int, name: str) -> ASGIResponse:
@@ -83,13 +83,13 @@ async def _picture(service: Service, limit: int, name: str) -> ASGIResponse:
     return ASGIResponse(body=body, media_type=picture.FORMATS[name][0], headers=PICTURE_HEADERS)
 
 
-async def _reported(service: Service, limit: int, write: Callable[[CacheReport], Written]) -> Written:
+async def _reported(service: Service, limit: int, write: Callable[[CacheReport], T]) -> T:
     async with service.cache_lock.acquire():
         nodes, n_nodes = await service.engine.recently_used(limit)
         stats = service.engine.stats()
         # Detokenized texts and their JSON are made on a worker thread.
         report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize, current_owner())
-        return await service.executor.run_in_thread(Purpose.SIGHT, len(nodes), lambda: write(report()))
+        return await service.executor.run_in_thread(Purpose.CACHE_QUERY, len(nodes), lambda: write(report()))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

@@ -191,8 +191,8 @@ class Generation:
         """Returns `explanations` including those of prompts whose first branch is running. Thread-safe."""
         if not self.submission.template.explain_cache:
             return {}
-        begun = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
-        return {prompt: self._with_volatile_count(explanation) for prompt, explanation in begun if explanation is not None}
+        by_prompt = ((prompt, self.explanations.get(prompt) or stream.explanation) for prompt, stream in enumerate(self.streams))
+        return {prompt: self._with_volatile_count(explanation) for prompt, explanation in by_prompt if explanation is not None}
 
     def n_predicted(self, prompt: int, index: int) -> int:
         """Returns the number of tokens of a branch read so far."""

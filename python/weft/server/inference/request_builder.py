@@ -61,8 +61,8 @@ class RequestBuilder:
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (n := n_tokens * (1 + max(template.prompt_logprobs, 0))) > MAX_PROMPT_LOGPROBS:
-                asked = f"prompt_logprobs requests {n} log-probabilities of {n_tokens} tokens"
-                error = InvalidRequestError("prompt_logprobs", f"{asked}; at most {MAX_PROMPT_LOGPROBS} are allowed")
+                requested = f"prompt_logprobs requests {n} log-probabilities of {n_tokens} tokens"
+                error = InvalidRequestError("prompt_logprobs", f"{requested}; at most {MAX_PROMPT_LOGPROBS} are allowed")
                 raise submission.rename_parameter(error)
         return requests
 
@@ -149,8 +149,8 @@ class RequestBuilder:
     def _around_gap(self, prefixes: Sequence[Sequence[Piece]], gap: Gap, n_predict: int | None) -> Iterator[Sequence[int]]:
         """Yields infill prompts for the prefixes, truncated where they are too long."""
         model = self._engine.model
-        if lacks := missing(model):
-            message = "".join(f"{name} token is missing. " for name in lacks)
+        if absent := missing(model):
+            message = "".join(f"{name} token is missing. " for name in absent)
             raise NotSupportedError(f"Infill is not supported by this model: {message}")
         plain = partial(self.tokens, add_special=False, parse_special=False)
         suffix, middle = plain(gap.suffix), self.tokens(gap.middle, add_special=False)

@@ -46,8 +46,8 @@ def _found(value: msgspec.Raw, below: Below) -> list[tuple[str, msgspec.Raw]]:
     for path, (name, *rest) in below:
         if name in fields:
             by_name.setdefault(name, []).append((path, rest))
-    found = [(path, fields[name]) for name, there in by_name.items() for path, rest in there if not rest]
-    for name, there in by_name.items():
-        if deeper := [(path, rest) for path, rest in there if rest]:
+    found = [(path, fields[name]) for name, paths in by_name.items() for path, rest in paths if not rest]
+    for name, paths in by_name.items():
+        if deeper := [(path, rest) for path, rest in paths if rest]:
             found += _found(fields[name], deeper)
     return found

@@ -12,8 +12,8 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.media.files import MediaPrompt
 
-_Read = TypeVar("_Read")
-_Made = TypeVar("_Made")
+_BranchT = TypeVar("_BranchT")
+_T = TypeVar("_T")
 
 Piece = str | int
 """Part of a prompt: text, or one token."""
@@ -97,8 +97,8 @@ class ForkSubmission(msgspec.Struct, frozen=True, kw_only=True):
     def scans_vocabulary(self) -> bool:
         """See [`Submission.scans_vocabulary`]."""
         options = self.options
-        held = options.get("grammar") is not None or options.get("json_schema") is not None
-        return held or options.get("dry_multiplier", 0) != 0
+        is_constrained = options.get("grammar") is not None or options.get("json_schema") is not None
+        return is_constrained or options.get("dry_multiplier", 0) != 0
 
 
 class Submission(_Options, frozen=True, kw_only=True):
@@ -174,7 +174,7 @@ def unchanged(error: InvalidRequestError) -> InvalidRequestError:
     return error
 
 
-def each_branch(branches: Sequence[_Read], read: Callable[[_Read], _Made]) -> list[_Made]:
+def each_branch(branches: Sequence[_BranchT], read: Callable[[_BranchT], _T]) -> list[_T]:
     """Applies `read` to each branch of a body.
 
     Raises:

@@ -50,7 +50,7 @@ async def fetched(address: str, hosts: Sequence[str], max_bytes: int, executor: 
 async def _request(address: str, hosts: Sequence[str], max_bytes: int, executor: Executor) -> bytes | str:
     """Returns the file's bytes, or the location of a redirect."""
     parts = _parts(address)
-    backend = _Backend(executor, is_named=_may_ask(parts, hosts))
+    backend = _Backend(executor, is_named=_is_named(parts, hosts))
     headers: dict[str | bytes, str | bytes] = {
         "Accept": "image/*, audio/*, */*;q=0.1",
         "Accept-Encoding": "identity",
@@ -85,7 +85,7 @@ def _parts(address: str) -> SplitResult:
     return parts
 
 
-def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
+def _is_named(parts: SplitResult, hosts: Sequence[str]) -> bool:
     """Returns whether a host is allowed by name, and may be in a private network; False for hosts that must be public.
 
     Raises:

@@ -82,9 +82,9 @@ class AutoPinner:
             adapters: Adapter set that the prefix is computed with.
         """
         now, owner = asyncio.get_running_loop().time(), current_owner()
-        if (wish := self._requested.get(key)) is not None:
-            wish.seconds = max(wish.seconds, seconds)
-            wish.owners.add(owner)
+        if (requested := self._requested.get(key)) is not None:
+            requested.seconds = max(requested.seconds, seconds)
+            requested.owners.add(owner)
         elif (pin := self._pins_by_key.get(key)) is not None and self._pins.has(pin.number):
             pin.until_s = max(pin.until_s, now + seconds)
             self._pins.add_readers(pin.number, [owner])
@@ -119,9 +119,9 @@ class AutoPinner:
                 async with self._lock:
                     self._drop_unpinned()
                     pin = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
-                    wish = self._requested[key]
-                    pin.until_s = max(pin.until_s, asyncio.get_running_loop().time() + wish.seconds)
-                    self._pins.add_readers(pin.number, wish.owners)
+                    requested = self._requested[key]
+                    pin.until_s = max(pin.until_s, asyncio.get_running_loop().time() + requested.seconds)
+                    self._pins.add_readers(pin.number, requested.owners)
                     self._pins_by_key[key] = pin
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a marked prefix was not pinned: %s", error)

@@ -57,7 +57,7 @@ class Delta(msgspec.Struct):
     """Content of one line."""
 
     content: str = ""
-    thought: str = ""
+    reasoning: str = ""
     calls: Sequence[Call] = ()
     logprobs: Sequence[TokenProbability] = ()
 
@@ -80,12 +80,12 @@ def _common(model: str, delta: Delta, ending: Mapping[str, Any]) -> dict[str, An
 
 def generate_answer(model: str, delta: Delta, ending: Mapping[str, Any]) -> GenerateAnswer:
     """Returns a line or the complete response of `/api/generate`; `ending` has the fields of the final one."""
-    return GenerateAnswer(response=delta.content, thinking=delta.thought or msgspec.UNSET, **_common(model, delta, ending))
+    return GenerateAnswer(response=delta.content, thinking=delta.reasoning or msgspec.UNSET, **_common(model, delta, ending))
 
 
 def chat_answer(model: str, delta: Delta, ending: Mapping[str, Any]) -> ChatAnswer:
     """Returns a line or the complete response of `/api/chat`; `ending` has the fields of the final one."""
-    message = AssistantMessage("assistant", delta.content, delta.thought or msgspec.UNSET, list(delta.calls) or msgspec.UNSET)
+    message = AssistantMessage("assistant", delta.content, delta.reasoning or msgspec.UNSET, list(delta.calls) or msgspec.UNSET)
     return ChatAnswer(message=message, **_common(model, delta, ending))
 
 
@@ -165,7 +165,7 @@ class AnswerEncoder(Encoder):
         """Returns the JSON in chunks, once the branch has finished."""
         whole = Delta(
             "".join([delta.content for delta in self._whole]),
-            "".join([delta.thought for delta in self._whole]),
+            "".join([delta.reasoning for delta in self._whole]),
             [call for delta in self._whole for call in delta.calls],
             [cast("TokenProbability", GAP)] if self._logprobs else [],
         )
@@ -198,7 +198,7 @@ class AnswerEncoder(Encoder):
             case Content():
                 delta.content += part.text
             case Reasoning():
-                delta.thought += part.text
+                delta.reasoning += part.text
 
     def _end_call(self, delta: Delta, *, is_cut: bool = False, is_truncated: bool = False) -> None:
         """Completes the open tool call.

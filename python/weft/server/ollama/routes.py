@@ -27,7 +27,7 @@ from weft.server.streaming.client_timeouts import n_body_bytes
 from weft.server.streaming.json_chunks import json_list
 from weft.server.streaming.responses import Answer, AwaitedChunks, ChunkedResponse
 
-Given = TypeVar("Given", bound=schemas.GenerationFields)
+BodyT = TypeVar("BodyT", bound=schemas.GenerationFields)
 
 RELEASE = "0.33.0"
 """Ollama release with these routes, from which clients derive supported features."""
@@ -71,7 +71,7 @@ async def chat(data: JSONBody[schemas.ChatBody], service: ServiceDependency) -> 
 
 
 async def _parsed(
-    data: Given, read: Callable[[Given, int], translate.ParsedRequest], service: Service
+    data: BodyT, read: Callable[[BodyT, int], translate.ParsedRequest], service: Service
 ) -> translate.ParsedRequest:
     n_ctx = service.engine.limits.n_ctx_slot
     parsed = await service.executor.run(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)

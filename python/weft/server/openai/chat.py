@@ -123,8 +123,8 @@ class ChatEncoder(ChoiceEncoder):
 
     def _message(self, written: ParsedMessage) -> schemas.Message:
         message = schemas.Message("assistant", written.content or (None if written.calls else ""))
-        if written.thought:
-            message.reasoning_content = written.thought
+        if written.reasoning:
+            message.reasoning_content = written.reasoning
         functions = [schemas.CalledFunction(name=call.name, arguments=call.arguments) for call in written.calls]
         if functions and self._uses_function_call:
             message.function_call = functions[0]

@@ -77,8 +77,8 @@ class CompletionEncoder(ChoiceEncoder):
         # With `best_of`, tokens have logprobs even if the client did not request them.
         self._includes_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
         # Logprobs of forks are always included, since only forks that request them have any.
-        self._n_asked = generation.requests[0].n
-        self._n_firsts = self._n_asked if self._best.chooses else 1
+        self._n_requested = generation.requests[0].n
+        self._n_firsts = self._n_requested if self._best.chooses else 1
         generation.accepts_forks = len(generation.streams) == 1 and self._echo is None and not self._best.chooses
         self._texts: dict[int, list[str]] = {}
         self._logprobs: dict[int, LogprobLists] = {}
@@ -112,7 +112,7 @@ class CompletionEncoder(ChoiceEncoder):
         n_bytes = TOKEN_BYTES + len(token.text)
         if logprobs is not None and self._best.chooses:
             self._best.take(index, logprobs.chosen.logprob)
-        includes_logprobs = self._includes_logprobs or index >= self._n_asked
+        includes_logprobs = self._includes_logprobs or index >= self._n_requested
         if logprobs is not None and includes_logprobs:
             n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._token_lists(prompt, index, logprobs))
         if self._may_be_first(index):

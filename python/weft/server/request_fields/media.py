@@ -64,16 +64,20 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
         raise InvalidRequestError("image_data", "image_data has several images with the same id")
     # Every second item is the id of a marker. The limit matters: a text of megabytes may contain a million markers.
     texts = _IMAGE.split(prompt, MAX_FILES + 1)
-    asked = [int(found) for found in texts[1::2]]
-    if len(asked) > MAX_FILES:
+    marker_ids = [int(found) for found in texts[1::2]]
+    if len(marker_ids) > MAX_FILES:
         message = f"the prompt has more than {MAX_FILES} image markers; at most {MAX_FILES} images are allowed"
         raise InvalidRequestError("image_data", message)
-    if unasked := files.keys() - set(asked):
-        raise InvalidRequestError("image_data", f"the prompt has no marker [img-{min(unasked)}] for the image with this id")
-    if lacking := set(asked) - files.keys():
-        raise InvalidRequestError("image_data", f"image_data has no image for the marker [img-{min(lacking)}] of the prompt")
+    if without_marker := files.keys() - set(marker_ids):
+        raise InvalidRequestError(
+            "image_data", f"the prompt has no marker [img-{min(without_marker)}] for the image with this id"
+        )
+    if without_image := set(marker_ids) - files.keys():
+        raise InvalidRequestError(
+            "image_data", f"image_data has no image for the marker [img-{min(without_image)}] of the prompt"
+        )
     pieces: list[str | MediaFile] = [texts[0]]
-    for number, text in zip(asked, texts[2::2], strict=True):
+    for number, text in zip(marker_ids, texts[2::2], strict=True):
         pieces += [files[number], text]
     return MediaPrompt(_non_empty(pieces))
 

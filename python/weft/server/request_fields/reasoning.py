@@ -82,8 +82,8 @@ def refuse_unmarked_reasoning(body: CompletionFields) -> None:
     if body.reasoning_budget_end_tag or any(body.reasoning_budget_end_tags or ()):
         return
     budgets = ("reasoning_budget_tokens", "thinking_budget_tokens")
-    asked = [name for name in budgets if (value := getattr(body, name)) is not None and value >= 0]
-    asked += [name for name in ("reasoning_budget_message", "reasoning_budget_start_tag") if getattr(body, name)]
-    if asked:
-        message = f"{asked[0]} requires reasoning_budget_end_tags"
-        raise InvalidRequestError(asked[0], message)
+    names = [name for name in budgets if (value := getattr(body, name)) is not None and value >= 0]
+    names += [name for name in ("reasoning_budget_message", "reasoning_budget_start_tag") if getattr(body, name)]
+    if names:
+        message = f"{names[0]} requires reasoning_budget_end_tags"
+        raise InvalidRequestError(names[0], message)

@@ -49,7 +49,7 @@ _COPIED_FIELDS = (
 )
 """Fields with the same name and meaning in bodies and requests."""
 
-_CLAMPED = {name: meta.held for name, meta in _PARAMETERS.items() if meta.held is not None}
+_CLAMPED = {name: meta.clamp for name, meta in _PARAMETERS.items() if meta.clamp is not None}
 """Fields that are clamped to bounds, as in llama-server."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}

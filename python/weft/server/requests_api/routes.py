@@ -120,4 +120,4 @@ async def _report(service: Service, generation: Generation, first: int) -> msgsp
     make = partial(translate.report, generation, service, service.engine.slots, first=first)
     n = min(translate.n_branches(generation), translate.MAX_REPORTED)
     # Detokenized texts and their JSON are made on a worker thread.
-    return await service.executor.run_in_thread(Purpose.SIGHT, n, lambda: msgspec.Raw(msgspec.json.encode(make())))
+    return await service.executor.run_in_thread(Purpose.CACHE_QUERY, n, lambda: msgspec.Raw(msgspec.json.encode(make())))

@@ -17,7 +17,7 @@ from weft.server.responses.schemas import Transformation
 MAX_ITEMS = 10_000
 """Maximum items of a body."""
 
-THOUGHT, _SUMMARY = "weft-thought-", "weft-summary-"
+REASONING, _SUMMARY = "weft-thought-", "weft-summary-"
 """Prefixes of opaque texts, followed by base64. The contents are not secret from their holder."""
 
 
@@ -44,18 +44,18 @@ class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
     content: str | list[Part]
 
 
-class ThoughtText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
     """A piece of reasoning."""
 
     text: str
 
 
-class Thought(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
     """Reasoning. The opaque text repeats it for clients that return nothing else."""
 
     id: str = ""
     summary: list[dict[str, Any]] = []
-    content: list[ThoughtText] | None = None
+    content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
     status: str | None = "completed"
 
@@ -98,11 +98,11 @@ class Reference(msgspec.Struct, tag_field="type", tag="item_reference", kw_only=
     id: str
 
 
-Item = Message | Thought | Call | CallOutput | Compaction
+Item = Message | ReasoningItem | Call | CallOutput | Compaction
 
 _TYPES = ("message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference")
 
-_PREFIXES = {Message: "msg", Thought: "rs", Call: "fc", CallOutput: "fco", Compaction: "cmp"}
+_PREFIXES = {Message: "msg", ReasoningItem: "rs", Call: "fc", CallOutput: "fco", Compaction: "cmp"}
 
 
 def new_id(prefix: str) -> str:
@@ -220,11 +220,11 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
                 _assistant_message(result, _is_silent).content = _content(item.content)
             case Message():
                 result.append(ChatMessage(role=item.role, content=_content(item.content)))
-            case Thought():
-                if (thought := _thought(item)) is None:
+            case ReasoningItem():
+                if (reasoning := _reasoning_text(item)) is None:
                     removed.append(Transformation(item.id))
-                elif thought:
-                    _assistant_message(result, _has_not_begun).reasoning_content = thought
+                elif reasoning:
+                    _assistant_message(result, _has_not_begun).reasoning_content = reasoning
             case Call(status="incomplete"):
                 # An interrupted call cannot have been executed, and its arguments are not valid JSON.
                 continue
@@ -273,11 +273,11 @@ def _chat_part(part: Part) -> ContentPart:
     return ContentPart("text", text=part.refusal if isinstance(part.refusal, str) else part.text or "")
 
 
-def _thought(item: Thought) -> str | None:
+def _reasoning_text(item: ReasoningItem) -> str | None:
     """Returns the text of reasoning, or else its summary; None if only another server can read it."""
     if item.content:
         return "".join(text.text for text in item.content)
-    if (text := _unpacked(THOUGHT, item.encrypted_content)) is not None:
+    if (text := _unpacked(REASONING, item.encrypted_content)) is not None:
         return text
     if item.encrypted_content:
         return None

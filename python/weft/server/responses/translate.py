@@ -176,8 +176,8 @@ def compaction(data: schemas.CompactBody, fields: ChatFields) -> ChatFields:
 def turns(fields: ChatFields) -> list[int]:
     """Returns the positions at which turns begin: each at a user message, the first one after the system messages."""
     messages = fields.messages or []
-    n_told = next((nth for nth, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
-    return [n_told, *(nth for nth, message in enumerate(messages) if nth > n_told and message.role == "user")]
+    first_turn = next((nth for nth, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
+    return [first_turn, *(nth for nth, message in enumerate(messages) if nth > first_turn and message.role == "user")]
 
 
 def without(fields: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFields:

@@ -16,7 +16,7 @@ from weft.server.memory_budget import TOKEN_BYTES, Reservation
 from weft.server.response_fields.progress import PromptProgress
 from weft.server.responses import events, schemas
 from weft.server.responses.events import PendingEvent
-from weft.server.responses.items import BELOW, THOUGHT, Call, Message, Thought, ThoughtText, new_id, packed
+from weft.server.responses.items import BELOW, REASONING, Call, Message, ReasoningItem, ReasoningText, new_id, packed
 from weft.server.responses.items import Part as ContentPart
 from weft.server.streaming.encoder import Encoder
 from weft.server.streaming.json_chunks import GAP, filled, json_list, json_text, list_of_pieces
@@ -34,7 +34,7 @@ _LIST_GAP = cast("list[msgspec.Raw]", GAP)
 class _OpenItem:
     """The item that is being generated."""
 
-    def __init__(self, item: Message | Thought | Call, index: int) -> None:
+    def __init__(self, item: Message | ReasoningItem | Call, index: int) -> None:
         self.item = item
         self.index = index
         self.pieces: list[str] = []
@@ -86,7 +86,7 @@ class ResponseWriter(Encoder):
         on_end: "Callable[[ResponseWriter], None]",
     ) -> None:
         self.response = response
-        self.items: list[Message | Thought | Call] = []
+        self.items: list[Message | ReasoningItem | Call] = []
         """Completed items."""
         self.output: list[Sequence[bytes]] = []
         """Their JSON in chunks, encoded once."""
@@ -189,7 +189,7 @@ class ResponseWriter(Encoder):
                 self._opened.pieces.append(text)
                 yield self._in_part("output_text.delta", delta=text, logprobs=self._pending_logprobs)
             case ReasoningPart(text):
-                yield from self._open_item(Thought)
+                yield from self._open_item(ReasoningItem)
                 self._opened.pieces.append(text)
                 yield self._in_part("reasoning_text.delta", delta=text)
                 self._n_reasoning += self._n_pending
@@ -205,7 +205,7 @@ class ResponseWriter(Encoder):
                 yield self._in_item("function_call_arguments.delta", delta=text)
         self._n_pending, self._pending_logprobs = 0, []
 
-    def _open_item(self, kind: type[Message] | type[Thought]) -> Iterator[PendingEvent]:
+    def _open_item(self, kind: type[Message] | type[ReasoningItem]) -> Iterator[PendingEvent]:
         """Opens an item of this kind, unless one is open."""
         if self._open is not None and isinstance(self._open.item, kind):
             return
@@ -214,10 +214,10 @@ class ResponseWriter(Encoder):
             yield from self._add(Message(id=new_id("msg"), role="assistant", status="in_progress", content=[]))
             yield self._in_part("content_part.added", part=_text_part("", []))
         else:
-            yield from self._add(Thought(id=new_id("rs"), content=[], status="in_progress"))
-            yield self._in_part("content_part.added", part=ThoughtText(""))
+            yield from self._add(ReasoningItem(id=new_id("rs"), content=[], status="in_progress"))
+            yield self._in_part("content_part.added", part=ReasoningText(""))
 
-    def _add(self, item: Message | Thought | Call) -> Iterator[PendingEvent]:
+    def _add(self, item: Message | ReasoningItem | Call) -> Iterator[PendingEvent]:
         self._open = _OpenItem(item, len(self.items))
         yield self._event("output_item.added", output_index=self._open.index, item=copy(item))
 
@@ -235,11 +235,11 @@ class ResponseWriter(Encoder):
                 yield self._in_part("output_text.done", fillings, text=_TEXT_GAP, logprobs=_LIST_GAP)
                 yield self._in_part("content_part.done", fillings, part=part)
                 item.content = [part]
-            case Thought():
+            case ReasoningItem():
                 yield self._in_part("reasoning_text.done", fillings, text=_TEXT_GAP)
-                yield self._in_part("content_part.done", fillings, part=ThoughtText(_TEXT_GAP))
-                item.content = [ThoughtText(_TEXT_GAP)]
-                item.encrypted_content = packed(THOUGHT, text) if OPAQUE in (self._data.include or ()) else None
+                yield self._in_part("content_part.done", fillings, part=ReasoningText(_TEXT_GAP))
+                item.content = [ReasoningText(_TEXT_GAP)]
+                item.encrypted_content = packed(REASONING, text) if OPAQUE in (self._data.include or ()) else None
             case Call():
                 yield self._in_item("function_call_arguments.done", fillings, name=item.name, arguments=_TEXT_GAP)
                 item.arguments = _TEXT_GAP

@@ -72,9 +72,12 @@ def _pieces(text: str | list[int | str]) -> Sequence[Piece]:
 
 def _report(data: schemas.ScoreBody, model_name: str, scores: Sequence[Sequence[Score]]) -> bytes:
     """Returns the report of scores as JSON."""
-    tells_tokens = data.tokens is not False
+    includes_tokens = data.tokens is not False
     results = [
-        [_continuation(position, score, data.n_probs or 0, tells_tokens=tells_tokens) for position, score in enumerate(of_task)]
+        [
+            _continuation(position, score, data.n_probs or 0, includes_tokens=includes_tokens)
+            for position, score in enumerate(of_task)
+        ]
         for of_task in scores
     ]
     made = schemas.ScoreReport(model=model_name, usage=_usage(scores))
@@ -91,13 +94,13 @@ def _usage(scores: Sequence[Sequence[Score]]) -> schemas.ScoreUsage:
     return schemas.ScoreUsage(n_prompt, sum(score.n_tokens for score in each), sum(score.n_computed for score in each))
 
 
-def _continuation(index: int, score: Score, n_probs: int, *, tells_tokens: bool) -> schemas.ContinuationScore:
+def _continuation(index: int, score: Score, n_probs: int, *, includes_tokens: bool) -> schemas.ContinuationScore:
     return schemas.ContinuationScore(
         index=index,
         logprob=_finite(score.logprob),
         n_tokens=score.n_tokens,
         is_greedy=score.is_greedy,
-        tokens=[_token(token, n_probs) for token in score.tokens] if tells_tokens else msgspec.UNSET,
+        tokens=[_token(token, n_probs) for token in score.tokens] if includes_tokens else msgspec.UNSET,
     )
 
 

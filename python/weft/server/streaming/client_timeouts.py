@@ -17,7 +17,7 @@ from weft.server.request_line import current_line
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 CANCEL_S = 1.0
 """Upper bound for the time that cancelling the response takes after a disconnect."""
@@ -171,7 +171,7 @@ def n_body_bytes() -> int:
     return 0 if client is None else client.n_body_bytes
 
 
-async def cancel_on_disconnect(future: "asyncio.Future[Made]") -> Made:
+async def cancel_on_disconnect(future: "asyncio.Future[T]") -> T:
     """Returns the result of a future. Cancels the future if the client disconnects or the caller is cancelled.
 
     Raises:

@@ -72,12 +72,12 @@ class TimeSlice:
         if self._counts:
             self._took_s += time.thread_time() - self._at_s
 
-    async def yield_to_others(self, *, has_much: bool = False) -> None:
+    async def yield_to_others(self, *, has_written_much: bool = False) -> None:
         """Yields to other tasks; must follow `pause`.
 
         Heavy tasks wait in a common queue, so that light ones need not wait for each of them.
         """
-        await (yield_fairly() if has_much or self._took_s >= HEAVY_S else asyncio.sleep(0))
+        await (yield_fairly() if has_written_much or self._took_s >= HEAVY_S else asyncio.sleep(0))
         self._since_yield_s = 0.0
         self._counts = self._has_yielded = True
         self._resume()

@@ -113,11 +113,11 @@ class StreamedResponse(ASGIResponse):
             is_full = n_bytes + self._n_unyielded >= MAX_WRITE_BYTES
             if is_full or time.monotonic() >= self._time_slice.until:
                 self._time_slice.pause()
-                has_much = n_bytes >= MAX_WRITE_BYTES
+                has_written_much = n_bytes >= MAX_WRITE_BYTES
                 if is_full:
                     await self._write(send, waiting, n_bytes)
                     waiting, n_bytes, self._n_unyielded = [], 0, 0
-                await self._time_slice.yield_to_others(has_much=has_much)
+                await self._time_slice.yield_to_others(has_written_much=has_written_much)
         self._time_slice.pause()
         if n_bytes:
             # If events are always ready, several small writes count like a large one.
