@@ -93,7 +93,7 @@ async def test_an_answer_that_outgrows_what_is_collected_ends_with_that_bound(
     # The end counts as a token, and the text by its characters.
     n_bytes += 192 + len(whole.text)
     assert (await engine.complete(prompt, max_bytes=n_bytes, **asked)).text == whole.text
-    with pytest.raises(weft.AnswerTooLargeError, match=f"takes more than max_bytes, {n_bytes - 1} bytes") as caught:
+    with pytest.raises(weft.AnswerTooLargeError, match=rf"exceeds max_bytes \({n_bytes - 1} bytes") as caught:
         await engine.complete(prompt, max_bytes=n_bytes - 1, **asked)
     assert caught.value.max_bytes == n_bytes - 1
     with pytest.raises(weft.AnswerTooLargeError):

@@ -172,7 +172,7 @@ async def test_an_engine_that_was_not_started_says_what_to_do() -> None:
 
 
 async def test_an_engine_starts_once(engine: weft.Engine) -> None:
-    with pytest.raises(RuntimeError, match="started before"):
+    with pytest.raises(RuntimeError, match="already started"):
         await engine.start()
 
 
@@ -240,7 +240,7 @@ def test_what_a_wrong_setting_was_is_cut_in_its_message() -> None:
         ("slots", "did you mean n_slots?"),
         ("gpu_layers", "did you mean n_gpu_layers?"),
         ("cache_type_k", "did you mean type_k?"),
-        ("xyzzy", "there are n_slots, n_ctx, "),
+        ("xyzzy", "the settings are n_slots, n_ctx, "),
     ],
 )
 def test_an_unknown_setting_is_a_type_error_with_the_nearest_name(name: str, said: str) -> None:

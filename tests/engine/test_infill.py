@@ -85,7 +85,7 @@ def test_of_other_files_the_end_is_kept() -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_a_model_that_was_not_trained_for_it_is_refused(n: int) -> None:
     name = ("prefix", "suffix", "middle")[n]
-    with pytest.raises(weft.InvalidRequestError, match=f"cannot fill gaps: its vocabulary has no token for the {name}"):
+    with pytest.raises(weft.InvalidRequestError, match=f"does not support infill: its vocabulary has no {name}"):
         filled(Vocabulary(n=n))
 
 

@@ -30,8 +30,8 @@ def test_the_model_is(files: list[str], quant: str | None, file: str | None, cho
 @pytest.mark.parametrize(
     ("files", "quant", "file", "why"),
     [
-        pytest.param(FILES, "Q5_K", None, "it has no Q5_K; there are Q4_K_M, Q8_0, F16", id="quant"),
-        pytest.param(FILES, "Q4.K_M", None, "it has no Q4.K_M; there are", id="quant that would be an expression"),
+        pytest.param(FILES, "Q5_K", None, "it has no Q5_K; available are Q4_K_M, Q8_0, F16", id="quant"),
+        pytest.param(FILES, "Q4.K_M", None, "it has no Q4.K_M; available are", id="quant that would be an expression"),
         pytest.param(
             FILES, None, "m.gguf", "it has no file m.gguf; its GGUF files are imatrix-Q8_0.gguf, m-Q4_K_M.gguf", id="file"
         ),

@@ -106,7 +106,7 @@ def test_where_the_registry_is_down_what_is_cached_is_taken(hub: FakeHub) -> Non
     path = weft.hub.model(docker=MODEL)
     hub.status = 503
     assert weft.hub.model(docker=MODEL) == path
-    with pytest.raises(weft.ModelLoadError, match="answers 503"):
+    with pytest.raises(weft.ModelLoadError, match="returned 503"):
         weft.hub.model(docker="ai/other")
 
 
@@ -152,11 +152,11 @@ def test_a_manifest_without_one_model_is_told(hub: FakeHub, manifest: object, wh
 
 def test_a_registry_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_DOCKER_REGISTRY", "docker.io")
-    with pytest.raises(weft.ModelLoadError, match=r"WEFT_DOCKER_REGISTRY is 'docker\.io', which is no address"):
+    with pytest.raises(weft.ModelLoadError, match=r"WEFT_DOCKER_REGISTRY is 'docker\.io', which is not a URL"):
         weft.hub.model(docker=MODEL)
 
 
 @pytest.mark.parametrize("name", ["", "Ai/m", "m:", "a//m", "../m", "m:../x", "m@sha256:1", "a/b/c/d/m", "http://a/m"])
 def test_what_is_no_image_is_told_so(name: str) -> None:
-    with pytest.raises(ValueError, match=re.escape("is not [REPO/]MODEL[:TAG] in small letters")):
+    with pytest.raises(ValueError, match=re.escape("is not [REPO/]MODEL[:TAG] in lowercase")):
         weft.hub.model(docker=name)

@@ -89,7 +89,7 @@ def test_a_cut_download_goes_on_where_it_was(hub: FakeHub, caplog: pytest.LogCap
         assert weft.hub.model(REPO).read_bytes() == DATA
     assert hub.n_sent == len(DATA)
     assert hub.ranges == [f"bytes={3 * PIECE}-", f"bytes={8 * PIECE}-"]
-    assert "; going on at 12.3 kB" in caplog.text
+    assert "; resuming at 12.3 kB" in caplog.text
 
 
 def test_a_server_that_only_cuts_is_given_up_and_what_came_is_kept(hub: FakeHub, tmp_path: Path) -> None:
@@ -130,13 +130,11 @@ def test_offline_never_takes_a_split_model_of_which_a_part_is_missing(hub: FakeH
     parts = [f"m-0000{index}-of-00002.gguf" for index in (1, 2)]
     hub.repos[REPO] = {parts[0]: DATA, parts[1]: DATA + b"2"}
     weft.hub.model(REPO).with_name(parts[1]).unlink()
-    with pytest.raises(
-        weft.ModelLoadError, match=rf"of what is cached in .*, {parts[1]}, a part of the model, is missing; --off"
-    ):
+    with pytest.raises(weft.ModelLoadError, match=rf"in the cache .*, {parts[1]}, a part of the model, is missing; --off"):
         weft.hub.model(REPO, offline=True)
 
 
-@pytest.mark.parametrize("is_down", [True, False], ids=["answers 503", "is not reached"])
+@pytest.mark.parametrize("is_down", [True, False], ids=["returned 503", "is not reached"])
 def test_where_the_hub_does_not_answer_what_is_cached_is_taken_and_that_is_said(
     hub: FakeHub, is_down: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,7 +149,7 @@ def test_where_the_hub_does_not_answer_what_is_cached_is_taken_and_that_is_said(
     with caplog.at_level(logging.WARNING, "weft"):
         assert weft.hub.model(REPO) == path
     assert "; using the cached files" in caplog.text
-    with pytest.raises(weft.ModelLoadError, match=r"(answers 503 .*|cannot be reached: .*), and it is not cached$"):
+    with pytest.raises(weft.ModelLoadError, match=r"(returned 503 .*|cannot be reached: .*), and it is not cached$"):
         weft.hub.model("user/other")
 
 
@@ -170,7 +168,11 @@ TOKEN = r"-hft/--hf-token or HF_TOKEN"
             None,
             rf"access requires its owners' terms to be accepted at http.*/user/gated; then pass a token with {TOKEN}",
         ),
-        ("user/gated", "right", r"access requires agreement .*/user/gated; and use a token of a user who has"),
+        (
+            "user/gated",
+            "right",
+            r"access requires its owners' terms to be accepted .*/user/gated; and use a token of a user who has",
+        ),
         ("user/private:Q2_K", "right", "it has no Q2_K; there are Q8_0"),
     ],
 )
@@ -267,7 +269,7 @@ def test_what_is_cached_is_listed_as_llama_cpp_does(hub: FakeHub, capsys: pytest
 
 def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weft.hub, "find_spec", lambda _: None)
-    with pytest.raises(weft.ModelLoadError, match=r"need the package huggingface-hub: pip install huggingface-hub$"):
+    with pytest.raises(weft.ModelLoadError, match=r"require the package huggingface-hub: pip install huggingface-hub$"):
         weft.hub.model(REPO)
 
 

@@ -128,11 +128,11 @@ def test_the_hubs_token_is_shown_to_the_hub_alone(hub: FakeHub, monkeypatch: pyt
     "url", ["m.gguf", "ftp://a/m.gguf", "file:///m.gguf", "http:///m.gguf", "http://a", "http://a:x/m", "http://a/m b"]
 )
 def test_what_is_no_address_is_told_so(url: str) -> None:
-    with pytest.raises(ValueError, match="is not the address of a file, as https://"):
+    with pytest.raises(ValueError, match="is not the URL of a file, for example https://"):
         weft.hub.model(url=url)
 
 
 @pytest.mark.parametrize("named", [{}, {"repo": "a/b", "url": "http://a/b"}, {"url": "http://a/b", "docker": "a"}])
 def test_one_thing_is_named(named: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="name a repository or an address"):
+    with pytest.raises(ValueError, match="name a repository, a URL"):
         weft.hub.model(**named)  # type: ignore[arg-type]

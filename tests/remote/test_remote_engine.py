@@ -104,7 +104,7 @@ async def test_a_request_that_nobody_takes_ends_with_an_error(
 ) -> None:
     fleet.deaf = {"a", "b"}
     monkeypatch.setattr("weft.ray.remote.TAKEN_WITHIN_S", 0.05)
-    with pytest.raises(NoReplicaError, match="no replica took the request"):
+    with pytest.raises(NoReplicaError, match="no replica accepted the request"):
         await remote.complete(PROMPT, max_tokens=2)
 
 
@@ -135,7 +135,7 @@ async def test_what_a_replica_refuses_is_raised_as_here(remote: RemoteEngine) ->
 
 async def test_branches_at_replicas_are_not_forked(remote: RemoteEngine) -> None:
     stream = remote.stream(PROMPT, max_tokens=20)
-    with pytest.raises(weft.NotSupportedError, match="branch 0 is written by a replica"):
+    with pytest.raises(weft.NotSupportedError, match="branch 0 runs on a replica"):
         await stream.fork(0, n=2)
     assert (stream.forked_at(0), stream.fork_boundary(0)) == (None, ("", 0))
     with pytest.raises(weft.InvalidRequestError, match="index is -1; it must be 0 or more"):

@@ -334,7 +334,7 @@ async def crowded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
 
 TOO_MANY = {
     "code": 429,
-    "message": "request bodies that are being received take 100000 bytes, which is the limit; try again later",
+    "message": "request bodies that are being received use 100000 bytes, which is the limit; try again later",
     "type": "rate_limit_error",
 }
 

@@ -329,8 +329,8 @@ async def test_a_text_with_a_picture_has_a_vector_in_the_ways_of_today_and_of_20
             "image_data[0].data: 'normalize is?' is not base64",
         ),
         ({"content": "a", "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "the prompt has no marker [img-1]"),
-        ({"content": ["a", "b"], "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "image_data stands beside"),
-        ({"content": {"prompt_string": "a", "multimodal_data": [PICTURE]}}, "content", "prompt_string has 0 of the markers"),
+        ({"content": ["a", "b"], "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "image_data requires"),
+        ({"content": {"prompt_string": "a", "multimodal_data": [PICTURE]}}, "content", "prompt_string has 0 markers"),
         ({"input": {"prompt_string": "<__media__>", "multimodal_data": ["AAAA"]}}, "input", "multimodal_data[0]: cannot read"),
         (
             {"content": {"prompt_string": "<__media__>" * 33, "multimodal_data": [PICTURE] * 33}},
@@ -433,8 +433,8 @@ async def test_a_chat_holds_sounds(hearing: Client) -> None:
         ({"type": "video_url"}, "messages[0].content[0]: parts of type 'video_url' are not supported, only text, image_url"),
         (at("data:image/png,x"), "messages[0].content[0].image_url.url: 'data:image/png,x' is not a base64 data: URI"),
         (at("data:image/png;base64,a*b"), "messages[0].content[0].image_url.url: 'data:image/png;base64,a*b' is not base64"),
-        (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is not base64; a file that is not "),
-        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is not base64; a file that is not "),
+        (at("cat.png"), "messages[0].content[0].image_url.url: 'cat.png' is not base64; to refer to a file"),
+        (at("ftp://a/b"), "messages[0].content[0].image_url.url: 'ftp://a/b' is not base64; to refer to a file"),
         (
             at("data:;base64,aGFsbG8="),
             "messages[0].content[0].image_url.url: cannot read the medium: it must be an image (PNG",
@@ -714,7 +714,7 @@ async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: Client, host: H
         ("/large", f"has more than {reader.MAX_FETCHED} bytes"),
         ("/to/http://localhost:1/cat.png", "'localhost' is in a private network; allow it with --allow-media-urls"),
         ("/to/http://[::1]:1/cat.png", "'::1' is in a private network"),
-        ("/to/file:///etc/passwd", "is no http(s) address"),
+        ("/to/file:///etc/passwd", "is not an http(s) URL"),
         ("/to/" * 5 + "cat.png", "it was redirected more than 3 times"),
     ],
 )
@@ -780,7 +780,7 @@ async def test_a_slow_host_is_given_up(seeing: Client, host: Host, monkeypatch: 
     monkeypatch.setattr(reader, "FETCH_S", 0.3)
     began = time.monotonic()
     message = refusal(await chat(seeing, said(at(f"{host.url}/slow"))))[2]
-    assert message == "messages[0].content[0].image_url.url: it has not come within 0.3 s"
+    assert message == "messages[0].content[0].image_url.url: it was not received within 0.3 s"
     assert time.monotonic() - began < 5
 
 

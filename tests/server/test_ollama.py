@@ -386,7 +386,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"raw": True, "think": True}, "think"),
         ({"suffix": "a", "images": ["QUJD"]}, "images"),
         ({"context": [1], "images": ["QUJD"]}, "images"),
-        ({"context": [10**6]}, "context has the token 1000000"),
+        ({"context": [10**6]}, "context has token 1000000"),
         ({"raw": True, "images": ["QUJD"], "prompt": "[img-3]"}, "images: the prompt has no marker [img-0]"),
     ],
     ids=str,
@@ -614,7 +614,7 @@ async def test_what_has_no_vector_is_refused_by_name(client: httpx.AsyncClient, 
 )
 async def test_models_cannot_be_changed(client: httpx.AsyncClient, method: str, path: str) -> None:
     answer = await client.request(method, path, json={"model": "a"})
-    assert (answer.status_code, answer.json()) == (501, {"error": matching("this server has the one model .*")})
+    assert (answer.status_code, answer.json()) == (501, {"error": matching("this server serves one model .*")})
 
 
 async def test_errors_have_the_dialects_shape_wherever_they_come_from() -> None:

@@ -253,8 +253,8 @@ async def test_probabilities_by_which_texts_are_compared_are_told_only_where_ask
         ({"best_of": 3, "n": 2, "stream": True}, "best_of", "best_of above n cannot be streamed.*"),
         ({"best_of": 2, "n": 3}, "best_of", "best_of is 2; it must be at least n, 3"),
         ({"best_of": 257}, "best_of", "best_of is 257; it must be 1 to 256"),
-        ({"best_of": 3, "beam_width": 3}, "best_of", "best_of compares what is drawn.*"),
-        ({"best_of": 3, "n": 2, "diverse": "beam"}, "best_of", "best_of compares what is drawn.*"),
+        ({"best_of": 3, "beam_width": 3}, "best_of", "best_of cannot be combined with beam search.*"),
+        ({"best_of": 3, "n": 2, "diverse": "beam"}, "best_of", "best_of cannot be combined with beam search.*"),
     ],
     ids=str,
 )

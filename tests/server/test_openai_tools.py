@@ -368,7 +368,7 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
+        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends reasoning"),
         ("x" * 20_000, "it must have at most 16384"),
         ("a b " * 3_000, "at most 4096 are allowed"),
     ],

@@ -477,7 +477,7 @@ async def test_an_id_is_once_in_what_is_kept_of_a_response() -> None:
     async with serving(SAID, SAID, SAID) as client:
         refused = await asked(client, input=[one, {**one, "content": "b"}])
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
-        assert "would be twice" in refused.json()["error"]["message"]
+        assert "would occur twice" in refused.json()["error"]["message"]
         first = (await asked(client, input=[one])).json()["id"]
         assert (await asked(client, input=[one], previous_response_id=first)).status_code == 400
         assert (await asked(client, input=[one, one], store=False)).status_code == 200

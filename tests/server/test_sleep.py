@@ -547,7 +547,7 @@ async def test_asleep_it_holds_neither_the_models_memory_nor_its_threads_and_a_s
         assert server.process.wait(5) == 0
         assert time.monotonic() - signalled < 2
         log = server.log
-    assert "INFO no request for 1 s: unloading the model, which the next one loads again" in log
-    assert log.count("INFO the model is loaded again after") == 3
+    assert "INFO no request for 1 s: unloading the model; the next request loads it again" in log
+    assert log.count("INFO loaded the model again in") == 3
     assert "ERROR" not in log
     assert "WARNING" not in log

@@ -203,7 +203,7 @@ async def test_what_is_no_terminal_gets_page_after_page_until_nobody_reads(watch
         (["file:///etc/passwd"], "is not the URL of a server"),
         (["http://"], "is not the URL of a server"),
         (["http://a?b=c"], "is not the URL of a server"),
-        (["--interval", "0"], "argument --interval: 0.0 is not in 0.1 to 3600"),
+        (["--interval", "0"], "argument --interval: 0.0 is not between 0.1 and 3600"),
         (["--interval", "nan"], "argument --interval: 'nan' is not a finite number"),
         (["--often"], "unknown argument --often"),
     ],

@@ -82,8 +82,8 @@ async def test_what_is_sent_in_one_turn_is_bounded(path: str, body: Json, how: H
 
 
 NESTED = (
-    f"response_fields has {MAX_NESTED + 1} nested paths, such as a, a/b and a/b/c; at most {MAX_NESTED} may,"
-    " since each tells again what the next one tells"
+    f"response_fields has {MAX_NESTED + 1} nested paths, such as a, a/b and a/b/c; at most {MAX_NESTED}"
+    " are allowed, since each repeats the content of the next"
 )
 
 

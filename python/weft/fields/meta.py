@@ -27,7 +27,7 @@ class Range(msgspec.Struct, frozen=True):
 class Clamp(msgspec.Struct, frozen=True):
     """Bounds to which values of request bodies are clamped, where llama-server clamps rather than rejects them."""
 
-    held: tuple[float, float]
+    clamp: tuple[float, float]
     """Minimum and maximum."""
 
 
@@ -42,7 +42,7 @@ class FieldMeta(Range, frozen=True, kw_only=True):
 
     text: str
     """Purpose of the field, with its unit."""
-    held: tuple[float, float] | None = None
+    clamp: tuple[float, float] | None = None
     """See `Clamp`."""
     unset: str = ""
     """See `Unset`."""
