@@ -5,7 +5,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import msgspec
@@ -85,6 +84,7 @@ class Engine(Embedding, CacheControl):
         self._stop: Callable[[], object] | None = None
         """Stops the worker that was started last."""
         self._stopping = threading.Lock()
+        self._templates: Templates | None = None
         self._scales: list[tuple[int, float]] = []
         """Adapter scales to restore on wake-up."""
 
@@ -124,7 +124,7 @@ class Engine(Embedding, CacheControl):
         self._scales = scales
         self._state = "asleep"
         # Templates refer to the vocabulary of this model.
-        self.__dict__.pop("_templates", None)
+        self._templates = None
         self._native = None
         await self._threads.run(ThreadPool.LIFE, self._stop_worker, self._stop)
 
@@ -180,7 +180,7 @@ class Engine(Embedding, CacheControl):
         """
         self._state = "closed"
         # Templates and the engine refer to each other.
-        self.__dict__.pop("_templates", None)
+        self._templates = None
         self._native = None
         if self._stop is not None:
             await self._threads.run(ThreadPool.LIFE, self._stop_worker, self._stop)
@@ -444,7 +444,7 @@ class Engine(Embedding, CacheControl):
         from weft.chat.stream import ChatStream  # noqa: PLC0415 (imports Jinja)
 
         given: Any = {**({} if sampling is None else msgspec.structs.asdict(sampling)), **options}
-        request, form = await self._templates.request(messages, given)
+        request, form = await self._chat_templates().request(messages, given)
         stream = self._submit(request)
         return ChatStream(stream, len(request.branches) or request.n, form, self.detokenize)
 
@@ -455,14 +455,15 @@ class Engine(Embedding, CacheControl):
             InvalidRequestError: A message has the wrong type, or the template rejects the messages.
             TypeError: There is no option of a name.
         """
-        return await self._templates.text(messages, {**options})
+        return await self._chat_templates().text(messages, {**options})
 
-    @cached_property
-    def _templates(self) -> "Templates":
-        # Jinja is imported only if chats are used.
-        from weft.chat.request import Templates  # noqa: PLC0415
+    def _chat_templates(self) -> "Templates":
+        if self._templates is None:
+            # Jinja is imported only if chats are used.
+            from weft.chat.request import Templates  # noqa: PLC0415
 
-        return Templates(self, self._threads)
+            self._templates = Templates(self, self._threads)
+        return self._templates
 
     @property
     def adapters(self) -> list[Adapter]:

@@ -60,7 +60,7 @@ def create_app(
     loading: Awaitable[None] | None = None,
     on_started: StartCallback | None = None,
     on_died: Callable[[], object] | None = None,
-    beside: Callable[[Gateway], AbstractAsyncContextManager[None]] | None = None,
+    background: Callable[[Gateway], AbstractAsyncContextManager[None]] | None = None,
 ) -> Gateway:
     """Creates an ASGI application for an engine that is not running yet.
 
@@ -73,7 +73,7 @@ def create_app(
         loading: The awaitable that `engine.start()` returned, if it was called already. With None the application calls it.
         on_started: Called once: with None when the model is loaded, or with the exception that prevented it.
         on_died: Called after the engine died unexpectedly, once that is logged and open streams have ended with an error.
-        beside: Context manager that is entered with the application and left before the engine is closed.
+        background: Context manager that is entered with the application and left before the engine is closed.
 
     Raises:
         InvalidConfigError: The file of API keys cannot be read.
@@ -109,7 +109,7 @@ def create_app(
             "completion_formats": provided(lambda: completion_formats),
             "caller": provided(caller),
         },
-        lifespan=[lifespan] if beside is None else [lifespan, lambda _: beside(gateway)],
+        lifespan=[lifespan] if background is None else [lifespan, lambda _: background(gateway)],
         middleware=[] if service.sleep.after_s is None else [KeepAwake(service.sleep)],
         exception_handlers={Exception: errors.response},
         # Routes that read a body use `JsonRequest`, whose limit depends on the model.

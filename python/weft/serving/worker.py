@@ -101,7 +101,7 @@ def application(settings: Settings, endpoints: Sequence[Endpoint], line: Connect
         loading=loading,
         on_started=on_started,
         on_died=partial(os._exit, 1),
-        beside=partial(_listen_also, endpoints[1:], connections, line),
+        background=partial(_listen_also, endpoints[1:], connections, line),
     )
     app.service.lifecycle.loading = fetched
     gc.freeze()
