@@ -135,7 +135,8 @@ def test_the_variable_asks_for_a_slower_one() -> None:
             AVX512.flags,
             "avx512-bf16",
             "WEFT_CPU_LEVEL is 'avx512-bf16', and the processor lacks avx512_bf16, avx512_vnni and avx512vbmi; "
-            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, of which this processor supports baseline, avx2 and avx512",
+            "this wheel has baseline, avx2, avx512, avx512-bf16 and amx, of which this processor supports baseline, "
+            "avx2 and avx512",
             id="more than the processor has",
         ),
         pytest.param(
@@ -224,7 +225,10 @@ def refusal() -> str:
     has = levels.processor_features()
     assert has is not None, "Linux tells what a processor has"
     there, fitting = (listed([level.name for level in of]) for of in (HERE, [level for level in HERE if level.flags <= has]))
-    return f"WEFT_CPU_LEVEL is 'fastest', which is not a CPU level; this wheel has {there}, of which this processor supports {fitting}"
+    return (
+        f"WEFT_CPU_LEVEL is 'fastest', which is not a CPU level; this wheel has {there}, "
+        f"of which this processor supports {fitting}"
+    )
 
 
 def listed(names: list[str]) -> str:

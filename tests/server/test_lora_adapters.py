@@ -160,9 +160,9 @@ async def test_adapters_that_are_not_loaded_are_refused_by_number(client: httpx.
         ('[{"id": 0, "scale": 1}, 5]', "[1]: Expected `object`, got `integer`", None),
         ('[{"id": 0}]', "[0]: Object missing required field `scale`", None),
         ('[{"id": 0, "scale": "strong"}]', "[0].scale: Expected `number`, got `string`", "scale"),
-        ('[{"id": -1, "scale": 1}]', "id is -1; adapters are counted from 0", "id"),
+        ('[{"id": -1, "scale": 1}]', "id is -1; it must be 0 or more", "id"),
         ('[{"id": 4294967295, "scale": 1}]', "the list has 4294967295; none is loaded", "id"),
-        ('[{"id": 4294967296, "scale": 1}]', "id is 4294967296; no adapter has it", "id"),
+        ('[{"id": 4294967296, "scale": 1}]', "id is 4294967296; no adapter has this id", "id"),
         ("", "the body is empty; it must be JSON", None),
     ],
 )
