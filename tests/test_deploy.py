@@ -96,7 +96,7 @@ def test_an_image_asks_after_its_health_by_a_file_that_it_has(image: Path) -> No
     assert last_stage(image)["COPY"] == f"deploy/healthcheck.py {script}"
 
 
-def asked(port: int) -> int:
+def exit_code(port: int) -> int:
     """The exit code of the check in a container where the server listens at this port."""
     command = [sys.executable, str(DEPLOY / "healthcheck.py")]
     return subprocess.run(command, env={"LLAMA_ARG_PORT": str(port)}, timeout=20, check=False).returncode
@@ -126,13 +126,13 @@ def answering() -> Iterator[tuple[int, dict[str, int]]]:
 
 def test_the_check_passes_only_where_the_server_is_ready(answering: tuple[int, dict[str, int]]) -> None:
     port, answers = answering
-    assert asked(port) == 0
+    assert exit_code(port) == 0
     answers["/health"] = 503
-    assert asked(port) == 1
+    assert exit_code(port) == 1
 
 
 def test_the_check_fails_where_nobody_listens() -> None:
-    assert asked(9) == 1
+    assert exit_code(9) == 1
 
 
 def test_images_are_not_built_of_what_was_compiled_here() -> None:

@@ -28,7 +28,7 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path
     return name, tmp_path
 
 
-def told(folder: Path, *arguments: str) -> tuple[int, str]:
+def run_python(folder: Path, *arguments: str) -> tuple[int, str]:
     """The exit code and what was said."""
     environ = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)}
     ran = subprocess.run(
@@ -39,7 +39,7 @@ def told(folder: Path, *arguments: str) -> tuple[int, str]:
 
 def test_the_engine_names_the_driver(installed: tuple[str, Path]) -> None:
     name, folder = installed
-    code, said = told(folder, "-c", "import weft; weft.Engine")
+    code, said = run_python(folder, "-c", "import weft; weft.Engine")
     assert code == 1
     assert f"weft.errors.DriverMissingError: {name} requires {FILE}, which was not found: install " in said
     assert f"pip uninstall {name}" in said
@@ -47,7 +47,7 @@ def test_the_engine_names_the_driver(installed: tuple[str, Path]) -> None:
 
 def test_the_server_names_the_driver_and_ends(installed: tuple[str, Path]) -> None:
     name, folder = installed
-    code, said = told(folder, "-m", "weft", "--port", "0")
+    code, said = run_python(folder, "-m", "weft", "--port", "0")
     assert code == 1
     assert said.splitlines()[-1].endswith("then install the wheel that `make wheel` builds in a checkout")
     assert f"ERROR {name} needs {FILE}" in said
@@ -57,21 +57,21 @@ def test_the_server_names_the_driver_and_ends(installed: tuple[str, Path]) -> No
 @pytest.mark.parametrize("command", ["tune", "--list-devices"])
 def test_other_commands_name_the_driver(installed: tuple[str, Path], command: str) -> None:
     name, folder = installed
-    code, said = told(folder, "-m", "weft", command)
+    code, said = run_python(folder, "-m", "weft", command)
     assert code == 1
     assert said.startswith(f"weft: error: {name} needs {FILE}")
 
 
 def test_what_needs_no_engine_needs_no_driver(installed: tuple[str, Path]) -> None:
     _, folder = installed
-    assert told(folder, "-m", "weft", "--help")[0] == 0
+    assert run_python(folder, "-m", "weft", "--help")[0] == 0
 
 
 def test_another_failure_stays_what_it_is(installed: tuple[str, Path]) -> None:
     _, folder = installed
     [metadata] = folder.glob("*.dist-info")
     metadata.rename(folder / "weft_llm-0.1.0.dist-info")
-    code, said = told(folder, "-c", "import weft; weft.Engine")
+    code, said = run_python(folder, "-c", "import weft; weft.Engine")
     assert code == 1
     assert said.splitlines()[-1] == f"ImportError: {FILE}: cannot open shared object file"
 

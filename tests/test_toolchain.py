@@ -27,7 +27,7 @@ def machine(tmp_path: Path) -> Path:
     return programs
 
 
-def asked(machine: Path, *programs: str) -> subprocess.CompletedProcess[str]:
+def run_script(machine: Path, *programs: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PATH": str(machine), "CARGO_TARGET_DIR": str(machine.parent / "target")}
     command: list[str | Path] = ["bash", SCRIPT, machine.parent / "answer.mk", *programs]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
@@ -82,9 +82,9 @@ def test_pip_is_told_what_lacks_and_nothing_is_installed(machine: Path) -> None:
 
 def test_programs_beside_the_build_are_asked_for_only_where_they_are_named(machine: Path) -> None:
     (machine / "jq").unlink()
-    assert asked(machine).returncode == 0
+    assert run_script(machine).returncode == 0
     assert (machine.parent / "answer.mk").read_text().startswith("export CC := ")
-    refused = asked(machine, "curl", "jq", "node")
+    refused = run_script(machine, "curl", "jq", "node")
     assert refused.returncode == 1
     assert "weft: these are missing: jq\n" in refused.stderr
 
@@ -92,7 +92,7 @@ def test_programs_beside_the_build_are_asked_for_only_where_they_are_named(machi
 @pytest.mark.parametrize(("version", "is_enough"), [("v16.20.2", False), ("v18.0.0", True), ("v20.20.2", True)])
 def test_node_is_to_be_new_enough(machine: Path, version: str, is_enough: bool) -> None:
     set_version_of_node(machine, version)
-    told = asked(machine, "node")
+    told = run_script(machine, "node")
 
     assert told.returncode == (0 if is_enough else 1)
     assert ("weft: these are missing: Node.js 18 or newer\n" in told.stderr) is not is_enough

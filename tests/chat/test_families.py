@@ -61,7 +61,7 @@ def rows(page: str, head: str) -> list[str]:
     return [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]]
 
 
-def told(message: ParsedMessage) -> tuple[str, str, list[tuple[str, str]]]:
+def parts_of_message(message: ParsedMessage) -> tuple[str, str, list[tuple[str, str]]]:
     return message.content, message.reasoning, [(call.name, call.arguments) for call in message.calls]
 
 
@@ -69,7 +69,7 @@ def told(message: ParsedMessage) -> tuple[str, str, list[tuple[str, str]]]:
 def test_calls_and_thoughts_are_told_apart_from_what_is_said(name: str) -> None:
     written = WRITTEN[name]
     message = message_of(form_of(name).reader(), written.text)
-    assert told(message) == (
+    assert parts_of_message(message) == (
         written.content,
         written.thought,
         [("get_weather", written.arguments), ("get", "{}")],
@@ -81,10 +81,10 @@ def test_calls_and_thoughts_are_told_apart_from_what_is_said(name: str) -> None:
 def test_pieces_make_the_whole_wherever_it_is_cut(name: str) -> None:
     text = WRITTEN[name].text
     form = form_of(name)
-    whole = told(message_of(form.reader(), text))
+    whole = parts_of_message(message_of(form.reader(), text))
     for cut in range(1, len(text)):
-        assert told(message_of(form.reader(), text[:cut], text[cut:])) == whole
-    assert told(message_of(form.reader(), *text)) == whole
+        assert parts_of_message(message_of(form.reader(), text[:cut], text[cut:])) == whole
+    assert parts_of_message(message_of(form.reader(), *text)) == whole
 
 
 @by_family
@@ -158,7 +158,7 @@ def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) 
         n_marks += put_in.total()
         n_lost += (put_in - told_of).total()
         n_twice += (told_of - put_in).total()
-        assert told(message) == told(message_of(form.reader(), text)), text
+        assert parts_of_message(message) == parts_of_message(message_of(form.reader(), text)), text
     assert not wrong
     row = f"| {name} | {n_calls[2]} | {n_calls[1]} | {n_calls[0]} | {n_marks:,} | {n_lost} | {n_twice} |"
     assert f"\n{row}\n" in BROKEN, f"tests/chat/broken_answers.md must have this row: {row}"
@@ -435,7 +435,7 @@ def test_a_truncated_call_is_no_content_wherever_it_is_cut(name: str) -> None:
     n_named = 0
     for cut in range(len(written.text) + 1):
         whole = read_truncated(form, written.text[:cut])
-        assert told(whole) == told(read_truncated(form, *written.text[:cut]))
+        assert parts_of_message(whole) == parts_of_message(read_truncated(form, *written.text[:cut]))
         for said, all_said in ((whole.content, written.content), (whole.reasoning, written.thought)):
             # A single letter may begin a mark or a word.
             ends = (said.strip(), said.strip()[:-1].strip()) if said[-1:].isalnum() else (said.strip(),)
@@ -451,7 +451,7 @@ def test_the_whole_calls_of_a_truncated_answer_are_reported() -> None:
     text = WRITTEN["Generic"].text
     for cut in range(text.rindex("<tool_call>") + 1, text.rindex("get") + 3):
         message = read_truncated(form_of("Generic"), text[:cut])
-        assert told(message) == ("I look.", "", [("get_weather", '{"city": "Rome", "days": 3}')])
+        assert parts_of_message(message) == ("I look.", "", [("get_weather", '{"city": "Rome", "days": 3}')])
 
 
 def test_a_truncated_text_that_cannot_become_a_call_is_content() -> None:
@@ -1143,7 +1143,7 @@ def test_an_element_without_its_outer_tag_ends_no_thought() -> None:
     text = "I write <function=get>\n</function>.\n</think>\n\nYes."
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
-        assert told(message) == ("Yes.", "I write <function=get>\n</function>.", [])
+        assert parts_of_message(message) == ("Yes.", "I write <function=get>\n</function>.", [])
 
 
 @pytest.mark.parametrize(
@@ -1165,7 +1165,7 @@ def test_marks_of_the_format_are_no_content(name: str, text: str, content: str, 
     form = ChatForm(FAMILIES[name], form_of(name).reasoning_marks, use)
     for pieces in ([text], list(text)):
         message = message_of(form.reader(), *pieces)
-        assert told(message) == (content, "", [])
+        assert parts_of_message(message) == (content, "", [])
 
 
 TO_OTHERS = [
@@ -1187,12 +1187,12 @@ def test_what_gpt_oss_sends_to_others_leaks_no_marks(header: str) -> None:
     ):
         for pieces in ([text], list(text)):
             dropped = message_of(ChatForm(FAMILIES["gpt-oss"], form_of("gpt-oss").reasoning_marks).reader(), *pieces)
-            assert told(dropped) == (alone, "", [])
+            assert parts_of_message(dropped) == (alone, "", [])
             # Where tools are offered this is a call of one that there is not.
             counts: list[int] = []
             marks = form_of("gpt-oss").reasoning_marks
             form = ChatForm(FAMILIES["gpt-oss"], marks, ToolUse(TOOLS), on_unparsed_call=lambda: counts.append(1))  # noqa: B023
-            assert told(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
+            assert parts_of_message(message_of(form.reader(), *pieces)) == (f'browser.search {{"query": "Rome"}}{more}', "", [])
             assert counts == [1]
 
 

@@ -386,7 +386,7 @@ import asyncio, os, sys, warnings, weft
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of every fork beside threads.
 
-def told(call):
+def error_of(call):
     try:
         call()
     except weft.ForkedProcessError as error:

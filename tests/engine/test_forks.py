@@ -10,7 +10,7 @@ from tests.helpers import prompt_of, wait_until
 from weft import InvalidRequestError
 
 
-async def begun(stream: weft.Stream, n: int, index: int = 0) -> str:
+async def text_of_first(stream: weft.Stream, n: int, index: int = 0) -> str:
     """The text of a branch once it has drawn so many tokens."""
     text = ""
     async for event in stream:
@@ -36,10 +36,10 @@ async def ends(stream: weft.Stream) -> dict[int, tuple[str, weft.Usage]]:
 async def test_forks_at_the_end_of_a_running_branch_compute_nothing(engine: weft.Engine) -> None:
     # As long as it may be, so that it runs when it is forked however slow the machine is.
     stream = engine.stream(prompt_of(100, "forked"), temperature=0.0, ignore_eos=True)
-    await begun(stream, 5)
+    await text_of_first(stream, 5)
     before = engine.stats()
     assert await stream.fork(0, n=2) == [1, 2]
-    await begun(stream, 1, index=2)
+    await text_of_first(stream, 1, index=2)
     for index in range(3):
         stream.cancel(index)
     told = await ends(stream)
@@ -76,7 +76,7 @@ async def test_what_a_branch_held_back_stands_between_its_text_and_that_of_a_for
     # Behind its fifth token the branch may be at the start of a stop string.
     stop = texts[4] + "\N{SNOWMAN}"
     stream = engine.stream(prompt, max_tokens=1000, temperature=0.0, ignore_eos=True, stop=stop)
-    shown = await begun(stream, 5)
+    shown = await text_of_first(stream, 5)
     assert shown == "".join(texts[:4])
     assert await stream.fork(0, at=5) == [1]
     assert await stream.fork(0, at=5, max_tokens=4) == [2]
@@ -107,7 +107,7 @@ async def test_what_is_appended_is_read_before_they_write(engine: weft.Engine) -
 async def test_forks_with_options_begin_anew_and_others_go_on(engine: weft.Engine) -> None:
     grammar = 'root ::= "one" "two" "three"'
     stream = engine.stream(prompt_of(30, "held"), grammar=grammar, max_tokens=40, temperature=0.0)
-    text = await begun(stream, 1)
+    text = await text_of_first(stream, 1)
     own = await stream.fork_stream(0, n=2, at=1)
     anew = await stream.fork_stream(0, at=1, grammar='root ::= "four"')
     for forked, _ in (await ends(own)).values():

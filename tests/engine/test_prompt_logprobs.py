@@ -79,13 +79,13 @@ async def test_all_of_the_prompt_is_computed_for_them_and_stays_cached(engine: w
 async def test_several_that_ask_at_once_are_told_what_each_is_told_alone(engine: weft.Engine) -> None:
     prompts = [prompt_of(n, f"at once {n}") for n in (200, 90, 151, 33)]
 
-    async def told(prompt: list[int], *, use_cache: bool = True) -> list[float]:
+    async def logprobs_of(prompt: list[int], *, use_cache: bool = True) -> list[float]:
         completion: Completion = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1, use_cache=use_cache)
         return [entry.chosen.logprob for entry in completion.prompt_logprobs if entry is not None]
 
-    together = await asyncio.gather(*(told(prompt) for prompt in prompts))
+    together = await asyncio.gather(*(logprobs_of(prompt) for prompt in prompts))
     for prompt, found in zip(prompts, together, strict=True):
-        alone = await told(prompt, use_cache=False)
+        alone = await logprobs_of(prompt, use_cache=False)
         assert len(found) == len(prompt) - 1
         assert max(abs(a - b) for a, b in zip(found, alone, strict=True)) < MOST
 

@@ -448,7 +448,7 @@ async def grown(engine: weft.Engine) -> Tree:
     return tree
 
 
-def told(tree: Tree) -> list[Any]:
+def contents(tree: Tree) -> list[Any]:
     return [
         (node.id, node.parent and node.parent.id, node.text, node.tokens, node.logprobs, node.finish_reason, node.stop_reason)
         for node in tree.nodes
@@ -460,7 +460,7 @@ async def test_a_tree_is_loaded_as_it_was_saved(engine: weft.Engine, tmp_path: P
     await tree.save(tmp_path / "tree.json")
     assert names_in(tmp_path) == ["tree.json"]
     loaded = await Tree.load(engine, tmp_path / "tree.json")
-    assert told(loaded) == told(tree)
+    assert contents(loaded) == contents(tree)
     assert loaded.n_bytes == tree.n_bytes
     ours, theirs = tree.root.append("x").id, loaded.root.append("x").id
     assert theirs <= ours
@@ -580,7 +580,7 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
     with pytest.raises(weft.TreeFileError, match=r"it exceeds max_bytes \(100 bytes\)"):
         await Tree.load(engine, path, max_bytes=100)
     assert path.stat().st_size < tree.n_bytes
-    assert told(await Tree.load(engine, path, max_bytes=tree.n_bytes)) == told(tree)
+    assert contents(await Tree.load(engine, path, max_bytes=tree.n_bytes)) == contents(tree)
     with pytest.raises(weft.TreeFullError):
         await Tree.load(engine, path, max_bytes=tree.n_bytes - 1)
     deep = b'{"format": "weft tree", "version": 1, "x": ' + b"[" * 100_000
@@ -639,4 +639,4 @@ async def test_random_changes_leave_a_tree_that_counts_right(engine: weft.Engine
         assert all(each in each.parent.children and each.parent.id < each.id for each in tree.nodes if each.parent)
         assert sum(len(each.children) for each in tree.nodes) == len(tree) - 1
     await tree.save(tmp_path / "tree.json")
-    assert told(await Tree.load(engine, tmp_path / "tree.json")) == told(tree)
+    assert contents(await Tree.load(engine, tmp_path / "tree.json")) == contents(tree)

@@ -41,7 +41,7 @@ def frames_of(text: str) -> list[tuple[str, Json]]:
     return found
 
 
-async def told(client: httpx.AsyncClient, **body: Json) -> Json:
+async def create_message(client: httpx.AsyncClient, **body: Json) -> Json:
     answer = await client.post("/v1/messages", json=GREEDY | body)
     assert answer.status_code == 200, answer.text
     Message.model_validate(answer.json(), strict=True)
@@ -80,7 +80,7 @@ async def scripted(*steps: Sequence[Any]) -> AsyncIterator[tuple[httpx.AsyncClie
 
 
 async def test_a_whole_answer(client: httpx.AsyncClient) -> None:
-    answer = await told(client)
+    answer = await create_message(client)
     assert answer == {
         "type": "message",
         "id": matching("msg_[0-9a-f]{32}"),
@@ -99,7 +99,7 @@ async def test_a_whole_answer(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_stream_is_the_whole_answer_in_its_order(client: httpx.AsyncClient) -> None:
-    whole = await told(client)
+    whole = await create_message(client)
     events = await streamed(client)
     kinds = [event["type"] for event in events]
     assert kinds == [
@@ -117,8 +117,8 @@ async def test_a_stream_is_the_whole_answer_in_its_order(client: httpx.AsyncClie
 
 async def test_what_was_found_computed_is_told_apart(client: httpx.AsyncClient) -> None:
     said = [{"role": "user", "content": "A prompt that only this test has, about seven otters."}]
-    first = (await told(client, messages=said))["usage"]
-    second = (await told(client, messages=said))["usage"]
+    first = (await create_message(client, messages=said))["usage"]
+    second = (await create_message(client, messages=said))["usage"]
     assert first["input_tokens"] > second["input_tokens"]
     assert second["cache_read_input_tokens"] > 0
     sums = [usage["input_tokens"] + usage["cache_read_input_tokens"] for usage in (first, second)]
@@ -128,16 +128,16 @@ async def test_what_was_found_computed_is_told_apart(client: httpx.AsyncClient) 
 
 
 async def test_a_stop_sequence_is_told(client: httpx.AsyncClient) -> None:
-    text = (await told(client))["content"][0]["text"]
+    text = (await create_message(client))["content"][0]["text"]
     word = text.split()[1]
-    answer = await told(client, stop_sequences=[word])
+    answer = await create_message(client, stop_sequences=[word])
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", word)
     assert answer["content"][0]["text"] == text[: text.index(word)]
     assert (await streamed(client, stop_sequences=[word]))[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": word}
 
 
 async def test_no_tokens_only_compute_the_prompt(client: httpx.AsyncClient) -> None:
-    answer = await told(client, max_tokens=0)
+    answer = await create_message(client, max_tokens=0)
     assert (answer["content"], answer["usage"]["output_tokens"]) == ([], 0)
     assert [event["type"] for event in await streamed(client, max_tokens=0)] == ["message_start", "message_delta", "message_stop"]
 
@@ -172,7 +172,7 @@ BLOCKS: Json = [
 async def test_thoughts_texts_and_calls_are_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     answers_are_read(monkeypatch, SAID)
     async with scripted(*SCRIPT, [finished(0)]) as (client, _):
-        answer = await told(client)
+        answer = await create_message(client)
     assert answer["content"] == BLOCKS
     assert answer["stop_reason"] == "tool_use"
 
@@ -211,7 +211,7 @@ async def test_a_thought_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     answers_are_read(monkeypatch, SAID)
     hidden = {"type": "enabled", "budget_tokens": 2048, "display": "omitted"}
     async with scripted(*SCRIPT, [finished(0)]) as (client, _):
-        answer = await told(client, thinking=hidden)
+        answer = await create_message(client, thinking=hidden)
     assert answer["content"] == [BLOCKS[0] | {"thinking": ""}, *BLOCKS[1:]]
     async with scripted(*SCRIPT, [finished(0)]) as (client, _):
         events = await streamed(client, thinking=hidden)
@@ -221,7 +221,7 @@ async def test_a_thought_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_arguments_that_were_cut_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     answers_are_read(monkeypatch, {"a": [CallStart(0, "call_0", "weather"), CallArguments(0, '{"city": "Os')]})
     async with scripted([token(0, "a")], [finished(0, reason="length")]) as (client, _):
-        answer = await told(client)
+        answer = await create_message(client)
     assert answer["content"] == [
         {"type": "tool_use", "id": "call_0", "name": "weather", "input": {"INVALID_JSON": '{"city": "Os'}}
     ]
@@ -453,7 +453,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, b
     ids=str,
 )
 async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, body: Json) -> None:
-    assert (await told(client, **body))["content"] == (await told(client))["content"]
+    assert (await create_message(client, **body))["content"] == (await create_message(client))["content"]
 
 
 async def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_look_for(client: httpx.AsyncClient) -> None:
@@ -535,7 +535,7 @@ async def test_the_version_of_the_dialect(client: httpx.AsyncClient, version: st
 
 async def test_a_schema_holds(client: httpx.AsyncClient) -> None:
     config = {"format": {"type": "json_schema", "schema": {"enum": ["a", "b"]}}}
-    assert (await told(client, output_config=config))["content"][0]["text"] in ('"a"', '"b"')
+    assert (await create_message(client, output_config=config))["content"][0]["text"] in ('"a"', '"b"')
 
 
 def test_a_count_has_all_fields_of_a_chat_but_those_of_writing() -> None:

@@ -23,7 +23,7 @@ ANY = [("GET", "/health"), ("POST", "/completion"), ("GET", "/v1/models"), ("GET
 """Routes there are, one that there is not, and one with a method that it does not have."""
 
 
-def told(error: Json, status: str) -> list[Json]:
+def errors_of_all_routes(error: Json, status: str) -> list[Json]:
     """What all of these answer: `/health` has a word of 2024 beside the error."""
     return [(503, error | ({"status": status} if route == "/health" else {})) for _, route in ANY]
 
@@ -31,12 +31,12 @@ def told(error: Json, status: str) -> list[Json]:
 async def test_also_a_route_or_method_there_is_not_is_503_while_the_model_is_loaded() -> None:
     async with AsyncTestClient(create_app(ScriptedEngine().as_engine())) as client:
         given = [await client.request(method, route) for method, route in ANY]
-    assert [(answer.status_code, answer.json()) for answer in given] == told(LOADING, "loading model")
+    assert [(answer.status_code, answer.json()) for answer in given] == errors_of_all_routes(LOADING, "loading model")
 
 
 async def _is_all_503(client: httpx.AsyncClient) -> None:
     given = [await client.request(method, route) for method, route in ANY]
-    assert [(answer.status_code, answer.json()) for answer in given] == told(STOPPED, "error")
+    assert [(answer.status_code, answer.json()) for answer in given] == errors_of_all_routes(STOPPED, "error")
 
 
 async def test_every_route_is_503_once_the_engine_has_died_and_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

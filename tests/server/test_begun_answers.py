@@ -57,67 +57,77 @@ def prompt_of(source: str, *messages: Json, engine: ScriptedEngine | None = None
     return form.text(chat), form.prompt(chat)
 
 
-def begun(content: Json = "", **message: Json) -> Json:
+def partial_answer(content: Json = "", **message: Json) -> Json:
     return {"role": "assistant", "content": content, **message}
 
 
 @pytest.mark.parametrize(
     ("source", "message", "fields", "text"),
     [
-        (PLAIN, begun("Hel"), {}, "<user>Why?</s><assistant>Hel"),
-        (PLAIN, begun("Hel "), {}, "<user>Why?</s><assistant>Hel "),
-        (PLAIN, begun([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), {}, "<user>Why?</s><assistant>a\nb"),
-        (TRIMMED, begun(" Hel\n"), {}, "<user>Why?</s><assistant>Hel\n"),
-        (PARTS, begun("Hel"), {}, "<user>[Why?]<assistant>[Hel"),
-        (REFUSES, begun("Hel"), {}, "<user>Why?</s><assistant>Hel"),
-        (CHANNELS, begun("Hel"), {}, "<|user|>Why?<|turn|><|text|>Hel"),
+        (PLAIN, partial_answer("Hel"), {}, "<user>Why?</s><assistant>Hel"),
+        (PLAIN, partial_answer("Hel "), {}, "<user>Why?</s><assistant>Hel "),
+        (
+            PLAIN,
+            partial_answer([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+            {},
+            "<user>Why?</s><assistant>a\nb",
+        ),
+        (TRIMMED, partial_answer(" Hel\n"), {}, "<user>Why?</s><assistant>Hel\n"),
+        (PARTS, partial_answer("Hel"), {}, "<user>[Why?]<assistant>[Hel"),
+        (REFUSES, partial_answer("Hel"), {}, "<user>Why?</s><assistant>Hel"),
+        (CHANNELS, partial_answer("Hel"), {}, "<|user|>Why?<|turn|><|text|>Hel"),
         (
             CHANNELS,
-            begun("Hel", reasoning_content="Hm"),
+            partial_answer("Hel", reasoning_content="Hm"),
             {},
             "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>Hel",
         ),
         (
             CHANNELS.replace("reasoning_content", "reasoning"),
-            begun("Hel", reasoning_content="Hm"),
+            partial_answer("Hel", reasoning_content="Hm"),
             {},
             "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>Hel",
         ),
-        ("{# You have access to the following functions in JSONSchema format #}" + PLAIN, begun("I'm "), {}, f"{ASKED}I'm "),
-        (CHANNELS, begun(reasoning_content="Hm "), {}, "<|user|>Why?<|turn|><|start_think|>Hm "),
+        (
+            "{# You have access to the following functions in JSONSchema format #}" + PLAIN,
+            partial_answer("I'm "),
+            {},
+            f"{ASKED}I'm ",
+        ),
+        (CHANNELS, partial_answer(reasoning_content="Hm "), {}, "<|user|>Why?<|turn|><|start_think|>Hm "),
         (
             CHANNELS,
-            begun("Hel", reasoning_content="Hm"),
+            partial_answer("Hel", reasoning_content="Hm"),
             {"continue_final_message": "reasoning_content"},
             "<|user|>Why?<|turn|><|start_think|>Hm",
         ),
         (
             CHANNELS,
-            begun(reasoning_content="Hm"),
+            partial_answer(reasoning_content="Hm"),
             {"continue_final_message": "content"},
             "<|user|>Why?<|turn|><|start_think|>Hm<|end_think|><|turn|><|text|>",
         ),
-        (OPENS, begun(reasoning_content="Hm"), {"continue_final_message": "content"}, f"{OPENED}Hm\n</think>\n\n"),
-        (THINKS, begun("Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
-        (THINKS, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
-        (THINKS, begun("<think>done</think>Hello"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\nHello"),
-        (THINKS, begun("<think>done</think>"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\n"),
-        (THINKS, begun("<think></think>Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
-        (THINKS, begun("<think>"), {}, "<user>Why?</s><assistant><think>\n"),
-        (OPENS, begun("<think>"), {}, "<user>Why?</s><assistant><think>\n"),
-        (THINKS, begun("<think>still"), {}, "<user>Why?</s><assistant><think>\nstill"),
-        (THINKS, begun("<think>\nI'm"), {}, "<user>Why?</s><assistant><think>\nI'm"),
-        (OPENS, begun("Hel"), {}, "<user>Why?</s><assistant>Hel"),
-        (OPENS, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
-        (OPENS, begun("<think>done</think>Hello"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\nHello"),
-        (OPENS, begun(reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm"),
-        (WRAPS, begun("Hel"), {}, "<user>Why?<assistant><text>Hel"),
-        (WRAPS, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?<assistant><think>Hm</think><text>Hel"),
-        (OPENS_ANY, begun("Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
-        (OPENS_ANY, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
-        (PLAIN, begun("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant>Hel"),
-        (PLAIN, begun("<think>still"), {}, "<user>Why?</s><assistant><think>still"),
-        (PLAIN, begun(), {}, "<user>Why?</s><assistant>"),
+        (OPENS, partial_answer(reasoning_content="Hm"), {"continue_final_message": "content"}, f"{OPENED}Hm\n</think>\n\n"),
+        (THINKS, partial_answer("Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
+        (THINKS, partial_answer("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
+        (THINKS, partial_answer("<think>done</think>Hello"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\nHello"),
+        (THINKS, partial_answer("<think>done</think>"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\n"),
+        (THINKS, partial_answer("<think></think>Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
+        (THINKS, partial_answer("<think>"), {}, "<user>Why?</s><assistant><think>\n"),
+        (OPENS, partial_answer("<think>"), {}, "<user>Why?</s><assistant><think>\n"),
+        (THINKS, partial_answer("<think>still"), {}, "<user>Why?</s><assistant><think>\nstill"),
+        (THINKS, partial_answer("<think>\nI'm"), {}, "<user>Why?</s><assistant><think>\nI'm"),
+        (OPENS, partial_answer("Hel"), {}, "<user>Why?</s><assistant>Hel"),
+        (OPENS, partial_answer("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
+        (OPENS, partial_answer("<think>done</think>Hello"), {}, "<user>Why?</s><assistant><think>\ndone\n</think>\n\nHello"),
+        (OPENS, partial_answer(reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm"),
+        (WRAPS, partial_answer("Hel"), {}, "<user>Why?<assistant><text>Hel"),
+        (WRAPS, partial_answer("Hel", reasoning_content="Hm"), {}, "<user>Why?<assistant><think>Hm</think><text>Hel"),
+        (OPENS_ANY, partial_answer("Hel"), {}, "<user>Why?</s><assistant><think>\n\n</think>\n\nHel"),
+        (OPENS_ANY, partial_answer("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant><think>\nHm\n</think>\n\nHel"),
+        (PLAIN, partial_answer("Hel", reasoning_content="Hm"), {}, "<user>Why?</s><assistant>Hel"),
+        (PLAIN, partial_answer("<think>still"), {}, "<user>Why?</s><assistant><think>still"),
+        (PLAIN, partial_answer(), {}, "<user>Why?</s><assistant>"),
     ],
 )
 def test_the_prompt_is_the_templates_rendering_up_to_where_the_answer_continues(
@@ -127,21 +137,21 @@ def test_the_prompt_is_the_templates_rendering_up_to_where_the_answer_continues(
 
 
 def test_content_that_occurs_before_is_not_taken_for_the_begun_answer() -> None:
-    text, _ = prompt_of(PLAIN, begun("Why?"), QUESTION, begun("Why?"))
+    text, _ = prompt_of(PLAIN, partial_answer("Why?"), QUESTION, partial_answer("Why?"))
     assert text == "<user>Why?</s><assistant>Why?</s><user>Why?</s><assistant>Why?"
-    text, _ = prompt_of(CHANNELS, begun("Why?", reasoning_content="Why?"))
+    text, _ = prompt_of(CHANNELS, partial_answer("Why?", reasoning_content="Why?"))
     assert text == "<|user|>Why?<|turn|><|start_think|>Why?<|end_think|><|turn|><|text|>Why?"
 
 
 @pytest.mark.parametrize(
     ("message", "answer", "reasoning", "content"),
     [
-        (begun("<think>still"), " thinking</think>Yes.", " thinking", "Yes."),
-        (begun(reasoning_content="I'm"), " thinking</think>Yes.", " thinking", "Yes."),
-        (begun("<think>done</think>Hello"), " there.", "", " there."),
-        (begun("<think>done</think>"), "Hello.", "", "Hello."),
-        (begun("Hel"), "lo <b>", "", "lo <b>"),
-        (begun(), "<think> new </think>Yes.", "new", "Yes."),
+        (partial_answer("<think>still"), " thinking</think>Yes.", " thinking", "Yes."),
+        (partial_answer(reasoning_content="I'm"), " thinking</think>Yes.", " thinking", "Yes."),
+        (partial_answer("<think>done</think>Hello"), " there.", "", " there."),
+        (partial_answer("<think>done</think>"), "Hello.", "", "Hello."),
+        (partial_answer("Hel"), "lo <b>", "", "lo <b>"),
+        (partial_answer(), "<think> new </think>Yes.", "new", "Yes."),
     ],
 )
 def test_an_answer_is_read_from_where_it_was_begun(message: Json, answer: str, reasoning: str, content: str) -> None:
@@ -170,7 +180,12 @@ class Marked(ScriptedEngine):
 @pytest.mark.parametrize("source", [PLAIN, TRIMMED, CHANNELS, THINKS, OPENS, REFUSES, WRAPS])
 @pytest.mark.parametrize(
     "message",
-    [begun("<s>Hel<s>"), begun("a", reasoning_content="<s>"), begun("<s>", reasoning_content="<s>Hm"), begun("<think><s>")],
+    [
+        partial_answer("<s>Hel<s>"),
+        partial_answer("a", reasoning_content="<s>"),
+        partial_answer("<s>", reasoning_content="<s>Hm"),
+        partial_answer("<think><s>"),
+    ],
 )
 def test_control_tokens_in_a_begun_answer_are_text(source: str, message: Json) -> None:
     engine = Marked()
@@ -183,5 +198,5 @@ def test_control_tokens_in_a_begun_answer_are_text(source: str, message: Json) -
 def test_every_private_character_in_the_chat_is_refused_as_before() -> None:
     every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
     with pytest.raises(InvalidRequestError, match="private-use"):
-        prompt_of(PLAIN, begun(every))
-    assert prompt_of(PLAIN, begun(every[2:]))[0].endswith(every[2:])
+        prompt_of(PLAIN, partial_answer(every))
+    assert prompt_of(PLAIN, partial_answer(every[2:]))[0].endswith(every[2:])

@@ -373,10 +373,10 @@ def test_results_have_the_names_of_their_calls_where_a_template_wants_them_also_
     def called(name: str, number: object) -> ChatMessage:
         return ChatMessage(role="assistant", tool_calls=[{"id": number, "function": {"name": name, "arguments": "{}"}}])
 
-    def told(number: str | None) -> ChatMessage:
+    def tool_result(number: str | None) -> ChatMessage:
         return ChatMessage(role="tool", content="2", tool_call_id=number)
 
     for number, answered in (("1", "1"), (None, None), (["x"], "['x']")):
-        messages = [called("a", number), told(answered), called("b", number), told(answered)]
+        messages = [called("a", number), tool_result(answered), called("b", number), tool_result(answered)]
         assert [message.get("name") for message in for_template(messages, template)] == [None, "a", None, "b"]
-    assert for_template([told("2")], template)[0].get("name") is None
+    assert for_template([tool_result("2")], template)[0].get("name") is None

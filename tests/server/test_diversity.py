@@ -23,7 +23,7 @@ PATHS: dict[str, Json] = {
 }
 
 
-def told(answer: Json) -> list[Json]:
+def branches_of(answer: Json) -> list[Json]:
     """The branches of an answer of any dialect, in order."""
     if isinstance(answer, list):
         return answer
@@ -37,8 +37,8 @@ def text_of(branch: Json) -> str:
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_search_is_told_with_its_scores(client: httpx.AsyncClient, path: str) -> None:
     body = {**PATHS[path], "n": 3, "beam_width": 4, "n_predict": 6, "temperature": 0, "ignore_eos": True}
-    by_mean = told((await client.post(path, json=body)).raise_for_status().json())
-    by_sum = told((await client.post(path, json=body | {"length_penalty": 0})).raise_for_status().json())
+    by_mean = branches_of((await client.post(path, json=body)).raise_for_status().json())
+    by_sum = branches_of((await client.post(path, json=body | {"length_penalty": 0})).raise_for_status().json())
     assert [text_of(branch) for branch in by_mean] == [text_of(branch) for branch in by_sum]
     scores = [branch["score"] for branch in by_mean]
     assert scores == sorted(scores, reverse=True)
@@ -49,14 +49,14 @@ async def test_a_search_is_told_with_its_scores(client: httpx.AsyncClient, path:
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_is_drawn_together_differs_and_has_no_score(client: httpx.AsyncClient, path: str) -> None:
     body = {**PATHS[path], "n": 6, "n_predict": 4, "distinct": True, "top_k": 0, "top_p": 1, "min_p": 0, "ignore_eos": True}
-    branches = told((await client.post(path, json=body)).raise_for_status().json())
+    branches = branches_of((await client.post(path, json=body)).raise_for_status().json())
     assert len({text_of(branch) for branch in branches}) == 6
     assert not any("score" in branch for branch in branches)
 
 
 async def test_a_stream_tells_a_score_with_each_end(client: httpx.AsyncClient) -> None:
     body = {"prompt": PROMPT, "n": 2, "diverse": "beam", "n_predict": 6, "seed": 1, "ignore_eos": True}
-    whole = told((await client.post("/v1/completions", json=body)).raise_for_status().json())
+    whole = branches_of((await client.post("/v1/completions", json=body)).raise_for_status().json())
     texts, scores = ["", ""], {}
     async with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
         for event in await read_sse(response.aiter_lines()):

@@ -190,22 +190,22 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
 async def test_other_keys_do_not_read_a_pinned_text_until_they_have_it_too() -> None:
     async with marking(api_keys=("first", "second")) as server:
 
-        async def told(key: str) -> list[str | None]:
+        async def pinned_texts(key: str) -> list[str | None]:
             server.client.headers["x-api-key"] = key
             return [prefix.get("text") for prefix in (await server.client.get("/prefixes")).json()["prefixes"]]
 
         server.client.headers["x-api-key"] = "first"
         pinned = (await server.client.post("/prefixes", json={"prompt": "Mine."})).json()
         await server.ask(system=system("You are kind."))
-        assert await told("second") == [None, None]
+        assert await pinned_texts("second") == [None, None]
         texts = [node["text"] for node in (await server.client.get("/cache")).json()["nodes"]]
         assert texts == [None] * len(texts)
-        mine, marked = await told("first")
+        mine, marked = await pinned_texts("first")
         assert mine == "<s>Mine."
         assert "You are kind." in (marked or "")
         server.client.headers["x-api-key"] = "second"
         await server.ask(system=system("You are kind."))
-        mine, marked = await told("second")
+        mine, marked = await pinned_texts("second")
         assert mine is None
         assert "You are kind." in (marked or "")
         assert (await server.client.delete(f"/prefixes/{pinned['id']}")).status_code == 204, "all keys have the same rights"

@@ -44,7 +44,7 @@ async def full() -> AsyncIterator[Full]:
         yield engine, client
 
 
-async def asked(full: Full, path: str, body: Json) -> list[Request]:
+async def requests_of(full: Full, path: str, body: Json) -> list[Request]:
     engine, client = full
     engine.requests.clear()
     answer = await client.post(path, content=body if isinstance(body, bytes) else json.dumps(body))
@@ -62,7 +62,7 @@ async def refused(full: Full, path: str, body: Json) -> Json:
 
 
 async def test_a_long_list_of_tokens_is_one_object(full: Full, path: str) -> None:
-    [request] = await asked(full, path, {"prompt": IDS, "penalty_prompt": IDS, "seed": 3})
+    [request] = await requests_of(full, path, {"prompt": IDS, "penalty_prompt": IDS, "seed": 3})
     assert isinstance(request.prompt, TokenIds)
     assert isinstance(request.penalty_prompt, TokenIds)
     assert list(cast("Any", request.prompt)) == list(cast("Any", request.penalty_prompt)) == IDS
@@ -71,7 +71,7 @@ async def test_a_long_list_of_tokens_is_one_object(full: Full, path: str) -> Non
 
 async def test_each_prompt_of_a_list_is_one_object(full: Full, path: str) -> None:
     # The engine refuses the first; what the second would have been is in the body that was read.
-    [request] = await asked(full, path, {"prompt": [IDS[:20_000], IDS[:3]]})
+    [request] = await requests_of(full, path, {"prompt": [IDS[:20_000], IDS[:3]]})
     assert isinstance(request.prompt, TokenIds)
     assert list(cast("Any", request.prompt)) == IDS[:20_000]
     body = json.dumps({"prompt": [IDS, IDS[:3]]}).encode()
@@ -85,7 +85,7 @@ LONG = 'ä"\\\n\N{GRINNING FACE}' * 20_000
 
 @pytest.mark.parametrize("content", [LONG, [{"type": "text", "text": "a"}, {"type": "text", "text": LONG}]], ids=["text", "part"])
 async def test_a_long_text_comes_whole_to_its_place(full: Full, content: Json) -> None:
-    [request] = await asked(full, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    [request] = await requests_of(full, "/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
     assert LONG in "".join(map(chr, cast("list[int]", request.prompt)))
 
 
@@ -147,7 +147,7 @@ def test_of_two_texts_by_one_name_the_last_is_put() -> None:
 async def test_many_biases_are_one_object(full: Full, path: str, as_object: bool) -> None:
     pairs = [(token, False if token % 2 else -1.5) for token in range(30_000)]
     biases = {str(token): bias for token, bias in pairs} if as_object else pairs
-    [request] = await asked(full, path, {"prompt": "a", "logit_bias": biases})
+    [request] = await requests_of(full, path, {"prompt": "a", "logit_bias": biases})
     assert isinstance(request.logit_bias, Biases)
     told = sorted(cast("Any", request.logit_bias))
     assert told == [(token, -math.inf if bias is False else bias) for token, bias in pairs]
@@ -162,7 +162,7 @@ async def test_a_large_body_is_read_beside_the_event_loop(full: Full, path: str,
         return read_body(*args, **kwargs)
 
     monkeypatch.setattr(json_request, "read_body", read)
-    await asked(full, path, {"prompt": IDS})
+    await requests_of(full, path, {"prompt": IDS})
     [thread] = threads
     assert thread != full[0].loop_thread
 
@@ -171,7 +171,7 @@ async def test_what_python_makes_objects_of_is_bounded(full: Full, path: str) ->
     error = await refused(full, path, {"prompt": "a", "stop": ["a"] * 70_000})
     assert error["message"] == matching("the body has too many values besides its token ids and biases: at most 65536 are read")
     # What nobody reads costs nothing.
-    await asked(full, path, {"prompt": "a", "unknown": ["a"] * 70_000})
+    await requests_of(full, path, {"prompt": "a", "unknown": ["a"] * 70_000})
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ async def test_tokens_where_none_can_be_are_refused_as_in_a_small_body(full: Ful
 @pytest.mark.parametrize("size", ["small", "large"])
 async def test_of_two_values_by_one_name_the_last_holds(full: Full, path: str, size: str) -> None:
     body = b'{"prompt": "a", "seed": 1, "seed": 2' + b" " * (len(FILLER["ignored"]) * (size == "large")) + b"}"
-    [request] = await asked(full, path, body)
+    [request] = await requests_of(full, path, body)
     assert request.seed == 2
 
 
 async def test_escapes_of_pairs_are_characters(full: Full, path: str) -> None:
     body = b'{"prompt": "\\ud83d\\ude00\\u0041\\\\u", "ignored": "' + b"a" * 70_000 + b'"}'
-    [request] = await asked(full, path, body)
+    [request] = await requests_of(full, path, body)
     assert list(cast("Any", request.prompt)) == [ord(character) for character in "\U0001f600A\\u"]
 
 

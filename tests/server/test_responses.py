@@ -160,14 +160,14 @@ def test_what_fails_tells_so_once_and_what_was_written() -> None:
 
 async def test_a_stream_that_fails_ends_with_its_event() -> None:
     async with serving([[token(0, "a")], weft.EngineStoppedError()]) as client:
-        answer = await asked(client, stream=True)
+        answer = await create_response(client, stream=True)
         last = json.loads(answer.text.split("\ndata: ")[-1])
         assert last["type"] == "response.failed"
         kept = (await client.get(f"/v1/responses/{last['response']['id']}")).json()
         assert kept == last["response"]
 
 
-async def asked(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
+async def create_response(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
     """The answer to a response's request."""
     return await client.post("/v1/responses", json={"input": "hi"} | body)
 
@@ -175,7 +175,9 @@ async def asked(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
 async def test_a_thought_that_another_server_wrote_is_left_out_and_told() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
     async with serving(SAID) as client:
-        answer = await asked(client, input=[{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}])
+        answer = await create_response(
+            client, input=[{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
+        )
     removed = {"id": "rs_1", "action": "removed", "reason": "model_mismatch", "type": "reasoning"}
     assert answer.json()["input_transformations"] == [removed]
     Response.model_validate(answer.json(), strict=True)
@@ -183,7 +185,7 @@ async def test_a_thought_that_another_server_wrote_is_left_out_and_told() -> Non
 
 async def test_a_compaction_of_another_server_is_refused() -> None:
     async with serving() as client:
-        answer = await asked(client, input=[{"type": "compaction", "encrypted_content": "gAAAA"}])
+        answer = await create_response(client, input=[{"type": "compaction", "encrypted_content": "gAAAA"}])
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
 
 
@@ -252,7 +254,7 @@ async def test_one_key_never_sees_anothers() -> None:
 
 async def test_what_is_not_to_be_kept_is_not() -> None:
     async with serving(SAID) as client:
-        made = (await asked(client, store=False)).json()
+        made = (await create_response(client, store=False)).json()
         assert made["store"] is False
         assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 404
 
@@ -260,7 +262,7 @@ async def test_what_is_not_to_be_kept_is_not() -> None:
 async def test_what_is_told_again() -> None:
     told = {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "max_tool_calls": 2}
     async with serving(SAID) as client:
-        made = (await asked(client, **told)).json()
+        made = (await create_response(client, **told)).json()
         assert {name: made[name] for name in told} == told
         assert (await client.get(f"/v1/responses/{made['id']}")).json() == made
 
@@ -278,7 +280,7 @@ async def test_what_is_told_again() -> None:
 )
 async def test_what_asks_for_nothing_is_taken(field: str, value: Json) -> None:
     async with serving(SAID) as client:
-        answer = await asked(client, **{field: value})
+        answer = await create_response(client, **{field: value})
     assert answer.status_code == 200, answer.text
     Response.model_validate(answer.json(), strict=True)
 
@@ -301,7 +303,7 @@ async def test_what_asks_for_nothing_is_taken(field: str, value: Json) -> None:
 )
 async def test_what_asks_for_more_than_there_is_is_refused_by_name(field: str, value: Json) -> None:
     async with serving() as client:
-        answer = await asked(client, **{field: value})
+        answer = await create_response(client, **{field: value})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text
 
 
@@ -321,7 +323,7 @@ async def test_fields_reach_the_engine() -> None:
             "text": {"format": {"type": "json_object"}},
             "top_k": 7,
         }
-        assert (await asked(client, **body)).status_code == 200
+        assert (await create_response(client, **body)).status_code == 200
     [request] = engine.requests
     assert engine.detokenize(request.prompt) == "hi|low|5"  # type: ignore[arg-type]
     assert (request.max_tokens, request.seed, request.temperature, request.priority) == (9, 3, 0.5, 2)
@@ -331,18 +333,18 @@ async def test_fields_reach_the_engine() -> None:
 async def test_more_items_than_the_context_has_tokens_are_refused_at_once() -> None:
     async with serving() as client:
         begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}] * 4_096})).json()
-        refused = await asked(client, conversation=begun["id"])
+        refused = await create_response(client, conversation=begun["id"])
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "exceed_context_size_error")
         # It is free again.
-        assert (await asked(client, conversation=begun["id"])).status_code == 400
+        assert (await create_response(client, conversation=begun["id"])).status_code == 400
 
 
 async def test_nothing_is_written_for_ever_in_the_background() -> None:
     engine = ScriptedEngine(SAID, SAID)
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
-        await asked(client, background=True)
-        await asked(client, background=True, max_output_tokens=7)
+        await create_response(client, background=True)
+        await create_response(client, background=True, max_output_tokens=7)
     assert [request.max_tokens for request in engine.requests] == [engine.limits.n_ctx, 7]
 
 
@@ -358,14 +360,14 @@ async def test_a_chats_tokens_are_counted() -> None:
 @pytest.mark.parametrize(("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order")])
 async def test_what_is_wrong_with_a_list_is_named(query: str, param: str) -> None:
     async with serving(SAID) as client:
-        made = (await asked(client)).json()
+        made = (await create_response(client)).json()
         answer = await client.get(f"/v1/responses/{made['id']}/input_items?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_events_that_are_not_kept_are_refused() -> None:
     async with serving(SAID) as client:
-        made = (await asked(client)).json()
+        made = (await create_response(client)).json()
         answer = await client.get(f"/v1/responses/{made['id']}?stream=true")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
         answer = await client.post(f"/v1/responses/{made['id']}/cancel")
@@ -388,14 +390,14 @@ async def test_what_goes_on_from_a_response_in_a_conversation_has_what_the_conve
     engine.limits.n_ctx_slot = 4096
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "first"}]})).json()["id"]
-        one = (await asked(client, input="second", conversation=begun)).json()["id"]
-        two = (await asked(client, input="third", conversation=begun)).json()["id"]
+        one = (await create_response(client, input="second", conversation=begun)).json()["id"]
+        two = (await create_response(client, input="third", conversation=begun)).json()["id"]
         # What is added by hand later is no part of them.
         await client.post(f"/v1/conversations/{begun}/items", json={"items": [{"role": "user", "content": "later"}]})
         for name, said in ((one, ["first", "second"]), (two, ["first", "second", "ab", "third"])):
             made_of = (await client.get(f"/v1/responses/{name}/input_items?order=asc")).json()["data"]
             assert [item["content"][0]["text"] for item in made_of] == said
-        assert (await asked(client, input="fourth", previous_response_id=two)).status_code == 200
+        assert (await create_response(client, input="fourth", previous_response_id=two)).status_code == 200
     prompt = engine.detokenize(engine.requests[-1].prompt)  # type: ignore[arg-type]
     assert re.findall("first|second|third|fourth|later", prompt) == ["first", "second", "third", "fourth"]
 
@@ -417,7 +419,7 @@ async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatc
     monkeypatch.setattr(memory_budget, "MAX_ANSWER_BYTES", 500)
     many = [token(0, "abc", nth) for nth in range(1, 20)]
     async with serving([many, [finished(0)], []]) as client:
-        answer = await asked(client, stream=True)
+        answer = await create_response(client, stream=True)
     events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     told = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
@@ -440,7 +442,7 @@ async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "finish", finish)
         async with AsyncTestClient(app) as client:
-            assert (await asked(client)).status_code == 503
+            assert (await create_response(client)).status_code == 503
             [kept] = ended
             assert (await client.get(f"/v1/responses/{kept['id']}")).json() == kept
     assert (kept["status"], kept["error"]) == ("failed", {"code": "server_error", "message": "the engine has stopped"})
@@ -453,7 +455,7 @@ async def test_an_input_that_is_too_large_to_be_kept_is_not_added_to_a_conversat
     monkeypatch.setattr(service, "MAX_ONE_BYTES", 2_000)
     async with serving() as client:
         begun = (await client.post("/v1/conversations", json={})).json()["id"]
-        refused = await asked(client, input="x" * 2_000, conversation=begun, **more)
+        refused = await create_response(client, input="x" * 2_000, conversation=begun, **more)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
 
 
@@ -467,21 +469,21 @@ async def test_an_id_is_once_in_a_conversation() -> None:
         for item in again:
             refused = await client.post(f"/v1/conversations/{begun}/items", json={"items": [item]})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")
-            refused = await asked(client, conversation=begun, input=[item])
+            refused = await create_response(client, conversation=begun, input=[item])
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
-        assert (await asked(client, conversation=begun)).status_code == 200
+        assert (await create_response(client, conversation=begun)).status_code == 200
 
 
 async def test_an_id_is_once_in_what_is_kept_of_a_response() -> None:
     one = {"role": "user", "content": "a", "id": "msg_1"}
     async with serving(SAID, SAID, SAID) as client:
-        refused = await asked(client, input=[one, {**one, "content": "b"}])
+        refused = await create_response(client, input=[one, {**one, "content": "b"}])
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
         assert "would occur twice" in refused.json()["error"]["message"]
-        first = (await asked(client, input=[one])).json()["id"]
-        assert (await asked(client, input=[one], previous_response_id=first)).status_code == 400
-        assert (await asked(client, input=[one, one], store=False)).status_code == 200
-        assert (await asked(client, input=[{**one, "content": "b"}])).status_code == 200
+        first = (await create_response(client, input=[one])).json()["id"]
+        assert (await create_response(client, input=[one], previous_response_id=first)).status_code == 400
+        assert (await create_response(client, input=[one, one], store=False)).status_code == 200
+        assert (await create_response(client, input=[{**one, "content": "b"}])).status_code == 200
 
 
 def test_of_items_of_one_id_the_last_that_is_kept_is_found() -> None:
@@ -511,7 +513,7 @@ async def test_a_response_in_the_background_that_is_refused_is_not_kept(stream: 
 
     monkeypatch.setattr(Store, "keep", keep)
     async with serving(SAID) as client:
-        assert (await asked(client, background=True, stream=stream)).status_code == 429
+        assert (await create_response(client, background=True, stream=stream)).status_code == 429
         [refused] = kept
         assert (await client.get(f"/v1/responses/{refused.id}")).status_code == 404
 
@@ -543,7 +545,7 @@ async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
     tools = [{"type": "function", "name": "f"}]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": ["f"]}]}
     async with serving() as client:
-        refused = await asked(client, tools=tools, tool_choice=choice)
+        refused = await create_response(client, tools=tools, tool_choice=choice)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
 
 

@@ -55,7 +55,7 @@ async def client(model: AnsweringEngine) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def asked(client: httpx.AsyncClient, **body: Json) -> Json:
+async def create_response(client: httpx.AsyncClient, **body: Json) -> Json:
     """A response of the model's, which is what OpenAI's class says."""
     answer = await client.post("/v1/responses", json={"input": "Is it", "tools": TOOLS} | body)
     assert answer.status_code == 200, answer.text
@@ -64,7 +64,7 @@ async def asked(client: httpx.AsyncClient, **body: Json) -> Json:
 
 
 async def test_what_is_written_becomes_items(client: httpx.AsyncClient) -> None:
-    thought, message, oslo, rome = (await asked(client))["output"]
+    thought, message, oslo, rome = (await create_response(client))["output"]
     assert thought["content"][0]["text"] == "Rain, maybe."
     assert message["content"][0]["text"] == "Let me look."
     assert [(call["name"], json.loads(call["arguments"])) for call in (oslo, rome)] == [
@@ -77,20 +77,20 @@ async def test_what_is_written_becomes_items(client: httpx.AsyncClient) -> None:
 async def test_what_a_function_returns_follows_what_was_written_word_for_word(
     client: httpx.AsyncClient, model: AnsweringEngine
 ) -> None:
-    first = await asked(client)
+    first = await create_response(client)
     outputs = [
         {"type": "function_call_output", "call_id": item["call_id"], "output": "wet"}
         for item in first["output"]
         if item["type"] == "function_call"
     ]
-    second = await asked(client, input=outputs, previous_response_id=first["id"])
+    second = await create_response(client, input=outputs, previous_response_id=first["id"])
     assert second["output"][0]["content"][0]["text"] == "It rains."
     before, after = model.prompts
     assert after == f"{before}{SAYS}<|im_end|>\n" + "<|im_start|>tool\nwet<|im_end|>\n" * 2 + "<|im_start|>assistant\n"
 
 
 async def test_the_same_without_anything_kept(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
-    first = await asked(client, store=False, include=["reasoning.encrypted_content"])
+    first = await create_response(client, store=False, include=["reasoning.encrypted_content"])
     sent: list[Json] = [{"role": "user", "content": "Is it"}]
     for item in first["output"]:
         # As clients do that keep nothing but what is encrypted.
@@ -99,7 +99,7 @@ async def test_the_same_without_anything_kept(client: httpx.AsyncClient, model: 
             sent.append({"type": "function_call_output", "call_id": item["call_id"], "output": "wet"})
     # Both calls first, and then what they returned.
     sent.sort(key=lambda item: item.get("type") == "function_call_output")
-    await asked(client, store=False, input=sent)
+    await create_response(client, store=False, input=sent)
     before, after = model.prompts
     assert after.startswith(f"{before}{SAYS}<|im_end|>\n<|im_start|>tool\nwet")
 
@@ -118,16 +118,18 @@ async def test_the_events_tell_the_same(client: httpx.AsyncClient) -> None:
 
 
 async def test_functions_that_may_not_be_called_now_are_left_out(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
-    await asked(client, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "see"}]})
+    await create_response(
+        client, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "see"}]}
+    )
     assert "<tools>see </tools>" in model.prompts[0]
 
 
 async def test_what_was_cut_off_in_a_call_can_be_gone_on_from(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
-    first = await asked(client, max_output_tokens=SAYS.index("Oslo") // 3 + 1)
+    first = await create_response(client, max_output_tokens=SAYS.index("Oslo") // 3 + 1)
     assert first["status"] == "incomplete"
     assert first["output"][-1]["type"] == "function_call"
     assert first["output"][-1]["status"] == "incomplete"
-    second = await asked(client, input="Is it wet?", previous_response_id=first["id"])
+    second = await create_response(client, input="Is it wet?", previous_response_id=first["id"])
     assert second["output"][0]["content"][0]["text"] == "It rains."
     assert "Let me look." in model.prompts[1]
 
@@ -141,11 +143,11 @@ async def test_functions_of_a_namespace_are_called_by_it(client: httpx.AsyncClie
         TEMPLATE,
     )
     tools = [{"type": "namespace", "name": "sky", "description": "Of above.", "tools": TOOLS}, TOOLS[0]]
-    first = await asked(client, tools=tools)
+    first = await create_response(client, tools=tools)
     (call,) = first["output"]
     assert (call["namespace"], call["name"], json.loads(call["arguments"])) == ("sky", "look", {"city": "Oslo"})
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "wet"}
-    second = await asked(client, input=[output], tools=tools, previous_response_id=first["id"])
+    second = await create_response(client, input=[output], tools=tools, previous_response_id=first["id"])
     assert second["output"][0]["content"][0]["text"] == "It rains."
     assert '{"name": "sky.look", "arguments": {"city": "Oslo"}}' in model.prompts[1]
 

@@ -134,7 +134,7 @@ async def test_another_stream_of_the_same_name_ends_the_first(live: LiveServer) 
 
 async def test_of_several_that_begin_by_one_name_at_once_one_stays() -> None:
     streams = Recordings(nullcontext)
-    await begun(streams, "same", b"a", ends=False)
+    await recorded(streams, "same", b"a", ends=False)
     written = [Written(b"b" * 100) for _ in range(6)]
     made = await asyncio.gather(*[streams.begin(None, "same", one.as_answer(), grace_s=None) for one in written])
     assert [one for one in made if not one.is_ended] == [streams.find(None, "same")]
@@ -169,7 +169,7 @@ class Written:
         return cast("StreamedResponse", self)
 
 
-async def begun(streams: Recordings, name: str, *parts: bytes, owner: str | None = None, ends: bool = True) -> Recording:
+async def recorded(streams: Recordings, name: str, *parts: bytes, owner: str | None = None, ends: bool = True) -> Recording:
     """A stream that has written all that it is told to."""
     made = await streams.begin(owner, name, Written(*parts, ends=ends).as_answer(), grace_s=None)
     n_bytes = sum(map(len, parts))
@@ -190,7 +190,7 @@ async def test_who_does_not_come_back_frees_the_slot() -> None:
 
 async def test_of_a_long_stream_the_last_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_BYTES", 10)
-    made = await begun(Recordings(nullcontext), "long", b"0123456", b"789abcdef")
+    made = await recorded(Recordings(nullcontext), "long", b"0123456", b"789abcdef")
     assert (made.n_dropped, made.n_bytes) == (6, 16)
     assert await made.read(6) == b"6789abcdef"
     assert await made.read(16) == b""
@@ -208,10 +208,10 @@ async def test_what_is_no_longer_kept_is_said_so(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_stream_is_forgotten_some_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = Recordings(nullcontext)
-    await begun(streams, "kept", b"de")
+    await recorded(streams, "kept", b"de")
     monkeypatch.setattr(recording, "KEPT_S", 0.05)
-    await begun(streams, "ended", b"abc")
-    await begun(streams, "running", b"a", ends=False)
+    await recorded(streams, "ended", b"abc")
+    await recorded(streams, "running", b"a", ends=False)
     # Whether anybody asks or not.
     await wait_until(lambda: streams.n_bytes == 3)
     assert streams.find(None, "ended") is None
@@ -271,9 +271,9 @@ async def test_who_reads_a_stream_that_is_ended_is_told(answer: Written) -> None
 async def test_of_too_many_those_that_have_ended_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_STREAMS", 2)
     streams = Recordings(nullcontext)
-    await begun(streams, "a", b"a", ends=False)
-    await begun(streams, "b", b"b")
-    await begun(streams, "c", b"c", ends=False)
+    await recorded(streams, "a", b"a", ends=False)
+    await recorded(streams, "b", b"b")
+    await recorded(streams, "c", b"c", ends=False)
     assert [name for name in "abc" if streams.find(None, name)] == ["a", "c"]
     refused = Written()
     with pytest.raises(StreamsFullError):
@@ -287,12 +287,12 @@ async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(recording, "MAX_TOGETHER_BYTES", 10)
     monkeypatch.setattr(recording, "OWN_BYTES", 1)
     streams = Recordings(nullcontext)
-    await begun(streams, "a", b"aaaa")
-    b = await begun(streams, "b", b"bbbb", ends=False)
-    c = await begun(streams, "c", b"vwxyz", ends=False)
+    await recorded(streams, "a", b"aaaa")
+    b = await recorded(streams, "b", b"bbbb", ends=False)
+    c = await recorded(streams, "c", b"vwxyz", ends=False)
     assert streams.find(None, "a") is None
     assert (bytes(b.kept), bytes(c.kept)) == (b"bbbb", b"vwxyz")
-    d = await begun(streams, "d", b"0123", ends=False)
+    d = await recorded(streams, "d", b"0123", ends=False)
     assert (bytes(b.kept), bytes(c.kept), bytes(d.kept)) == (b"bbbb", b"yz", b"0123")
     assert streams.n_bytes == 10
     await streams.close()
@@ -303,12 +303,12 @@ async def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(recording, "MAX_STREAMS", 6)
     monkeypatch.setattr(recording, "OWN_BYTES", 10)
     streams = Recordings(nullcontext)
-    ours = await begun(streams, "ours", b"a" * 30, owner="one")
-    theirs = await begun(streams, "m", b"m" * 70, owner="two", ends=False)
-    new = await begun(streams, "new", b"n" * 20, owner="one", ends=False)
+    ours = await recorded(streams, "ours", b"a" * 30, owner="one")
+    theirs = await recorded(streams, "m", b"m" * 70, owner="two", ends=False)
+    new = await recorded(streams, "new", b"n" * 20, owner="one", ends=False)
     assert [len(one.kept) for one in (ours, theirs, new)] == [30, 50, 20]
     for nth in range(20):
-        await begun(streams, f"short {nth}", b"s", owner="two")
+        await recorded(streams, f"short {nth}", b"s", owner="two")
     assert streams.find("one", "ours") is ours
     await streams.close()
 
@@ -321,7 +321,7 @@ async def test_who_reads_as_it_is_written_loses_nothing(fills_the_room: bool, mo
     monkeypatch.setattr(recording, "OWN_BYTES", 50)
     streams = Recordings(nullcontext)
     for nth in range(4 if fills_the_room else 0):
-        await begun(streams, f"full {nth}", b"f" * 60, owner="another", ends=False)
+        await recorded(streams, f"full {nth}", b"f" * 60, owner="another", ends=False)
     parts = [bytes([nth]) * nth for nth in range(60)]
     made = await streams.begin(None, "a", Written(*parts, ends=True).as_answer(), grace_s=60.0)
     got = b""
@@ -349,8 +349,8 @@ async def test_who_reads_nothing_any_more_is_waited_for_as_if_away(monkeypatch: 
 async def test_a_stream_is_found_by_a_name_before_its_model() -> None:
     streams = Recordings(nullcontext)
     for name in ("a::x", "b", "a", "ab::x", "a::x::y"):
-        await begun(streams, name)
-    await begun(streams, "a", owner="another")
+        await recorded(streams, name)
+    await recorded(streams, "a", owner="another")
     assert [found.name for found in streams.of_conversations(None, ["b", "a", "b"])] == ["b", "a::x", "a", "a::x::y"]
     assert [found.name for found in streams.of_conversations(None, ["a::x"])] == ["a::x", "a::x::y"]
 
@@ -376,7 +376,7 @@ async def test_what_fails_before_its_first_byte_is_an_error_of_its_own() -> None
 
 async def test_a_reader_who_is_too_slow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_BYTES", 10)
-    made = await begun(Recordings(nullcontext), "fast", b"0123456789abc")
+    made = await recorded(Recordings(nullcontext), "fast", b"0123456789abc")
     sent: list[Json] = []
 
     async def send(message: Json) -> None:
@@ -395,7 +395,7 @@ async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int
     monkeypatch.setattr(recording, "MAX_BYTES", 2_000)
     draw = random.Random(n_last)
     frames = [numbered(number, draw.randrange(60)) for number in range(80)] + [numbered(80, n_last)]
-    made = await begun(Recordings(nullcontext), "any", b": ping\n\n", *frames)
+    made = await recorded(Recordings(nullcontext), "any", b": ping\n\n", *frames)
     begins = [8 + sum(map(len, frames[:nth])) for nth in range(82)]
     assert any(begin >= made.n_dropped for begin in begins[:-1]) is (n_last == 10)
     for number in range(-1, 81):
@@ -407,10 +407,10 @@ async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int
 
 
 async def test_all_events_are_found_by_their_numbers() -> None:
-    made = await begun(Recordings(nullcontext), "any", *[numbered(number, number % 7) for number in range(20)])
+    made = await recorded(Recordings(nullcontext), "any", *[numbered(number, number % 7) for number in range(20)])
     for number in range(-1, 20):
         assert made.kept[offset_after(made, number) :] == b"".join(numbered(n, n % 7) for n in range(number + 1, 20))
-    assert offset_after(await begun(Recordings(nullcontext), "empty"), -1) == 0
+    assert offset_after(await recorded(Recordings(nullcontext), "empty"), -1) == 0
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ async def test_whatever_is_written_what_is_read_is_that(seed: int, monkeypatch: 
     draw = random.Random(seed)
     parts = [draw.randbytes(draw.randrange(40)) for _ in range(20)]
     whole = b"".join(parts)
-    made = await begun(Recordings(nullcontext), "any", *parts)
+    made = await recorded(Recordings(nullcontext), "any", *parts)
     assert made.n_dropped == max(len(whole) - 100, 0)
     for begin in range(made.n_dropped, len(whole) + 1):
         read = b""
@@ -464,7 +464,7 @@ async def test_the_model_stays_loaded_as_long_as_a_stream_is_written() -> None:
             n_awake[0] -= 1
 
     streams = Recordings(awake)
-    await begun(streams, "a", b"a", ends=False)
+    await recorded(streams, "a", b"a", ends=False)
     assert n_awake == [1]
     await streams.close()
     assert n_awake == [0]

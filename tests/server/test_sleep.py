@@ -329,18 +329,18 @@ async def test_what_was_set_survives(tmp_path: Path) -> None:
             await server.client.post("/prefixes", json={"prompt": f"{prompt}: {PROMPT} there was a girl who lived by the sea."})
         await server.client.delete(f"/prefixes/{(await server.get('/prefixes'))['prefixes'][2]['id']}")
 
-        async def told() -> list[Json]:
+        async def adapters_and_prefixes() -> list[Json]:
             adapters, listed = [await server.get(path) for path in ("/lora-adapters", "/prefixes")]
             # What all texts begin with is computed anew, with the adapters that are on by then.
             del listed["prefixes"][0]["adapters"]
             return [adapters, listed]
 
-        before = await told()
+        before = await adapters_and_prefixes()
         assert len(before[1]["prefixes"]) == 3, "the system prompt and two others"
         written = await server.complete()
         for _ in range(2):
             await server.asleep()
-            assert await told() == before
+            assert await adapters_and_prefixes() == before
             props = await server.get("/props")
             assert (props["model_alias"], props["user_name"], props["assistant_name"]) == ("teller", "User:", "Teller:")
             again = await server.complete()

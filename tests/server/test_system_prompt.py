@@ -161,25 +161,25 @@ async def test_all_others_follow_the_one_before_until_a_request_has_begun(
                 await may_go_on.wait()
             return await submit(asked)
 
-        async def told() -> tuple[str, list[str], str]:
+        async def system_prompt_state() -> tuple[str, list[str], str]:
             one = await complete(client, prompt=" Once")
             return one["prompt"], one["generation_settings"]["stop"], (await client.get("/props")).json()["system_prompt"]
 
-        before = await told()
+        before = await system_prompt_state()
         monkeypatch.setattr(app.service, "submit", held)
         body = GREEDY | {"system_prompt": new, "prompt": "held"} | wrong
         slow = asyncio.create_task(client.post("/completion", json=body))
         await is_there.wait()
-        assert await told() == before
+        assert await system_prompt_state() == before
         assert await names(client) == ("User:", "Teller:")
         may_go_on.set()
         answer = await slow
         if wrong:
             assert answer.status_code == 400
-            assert await told() == before
+            assert await system_prompt_state() == before
         else:
             assert answer.json()["prompt"].endswith(new["prompt"] + "held")
-            assert (await told())[1:] == ([new["anti_prompt"]], new["prompt"])
+            assert (await system_prompt_state())[1:] == ([new["anti_prompt"]], new["prompt"])
     await app.service.stop()
 
 

@@ -22,7 +22,7 @@ DATE = LineRule("Today is .*")
 HEADER = LineRule("x-id: .*", drops=True)
 
 
-def told(*given: LineRule, content: str | list[ContentPart], role: str = "system") -> tuple[str, int]:
+def rearranged(*given: LineRule, content: str | list[ContentPart], role: str = "system") -> tuple[str, int]:
     messages = [ChatMessage(role=role, content=content), ChatMessage(role="user", content="Today is mine.")]
     (first, second), n_lines = VolatileLines(given).rearrange(messages)
     assert second == messages[1], "only the system's message is looked at"
@@ -45,21 +45,21 @@ def told(*given: LineRule, content: str | list[ContentPart], role: str = "system
     ],
 )
 def test_lines_that_match_from_end_to_end_stand_at_the_end_or_nowhere(content: str, expected: str, n_lines: int) -> None:
-    assert told(DATE, HEADER, content=content) == (expected, n_lines)
+    assert rearranged(DATE, HEADER, content=content) == (expected, n_lines)
 
 
 def test_parts_are_looked_at_each_and_lines_stand_after_the_last() -> None:
     parts = [ContentPart("text", text) for text in ("x-id: 17", "Today is Monday.\nOne.", "Two.")]
-    assert told(DATE, HEADER, content=parts) == ("One.|Two.|Today is Monday.", 2)
-    assert told(DATE, HEADER, content=parts[:1]) == ("", 1)
+    assert rearranged(DATE, HEADER, content=parts) == ("One.|Two.|Today is Monday.", 2)
+    assert rearranged(DATE, HEADER, content=parts[:1]) == ("", 1)
 
 
 def test_messages_of_others_and_long_lines_stay() -> None:
-    assert told(DATE, content="Today is Monday.\nOne.", role="user") == ("Today is Monday.\nOne.", 0)
+    assert rearranged(DATE, content="Today is Monday.\nOne.", role="user") == ("Today is Monday.\nOne.", 0)
     long = f"Today is {'x' * MAX_LINE}\nOne."
-    assert told(DATE, content=long) == (long, 0)
+    assert rearranged(DATE, content=long) == (long, 0)
     many = "\n" * MAX_LINES + "Today is Monday."
-    assert told(DATE, content=many) == (many, 0)
+    assert rearranged(DATE, content=many) == (many, 0)
 
 
 def test_a_rule_is_told_to_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,11 +77,11 @@ def test_presets_and_patterns_are_rules() -> None:
     assert rules("Today is .*") == (DATE,)
     assert rules("claude-code") == PRESETS["claude-code"]
     header = "x-anthropic-billing-header: cc_version=2.0.1; cch=a1b2c;"
-    assert told(*rules("claude-code"), content=f"{header}\nYou help.\nToday's date: 2025-11-23\nBe brief.") == (
+    assert rearranged(*rules("claude-code"), content=f"{header}\nYou help.\nToday's date: 2025-11-23\nBe brief.") == (
         "You help.\nBe brief.\nToday's date: 2025-11-23",
         2,
     )
-    assert told(*rules("opencode"), content="Today's date is 2025-11-23.\nYou help.") == (
+    assert rearranged(*rules("opencode"), content="Today's date is 2025-11-23.\nYou help.") == (
         "You help.\nToday's date is 2025-11-23.",
         1,
     )

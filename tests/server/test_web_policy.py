@@ -459,7 +459,7 @@ async def test_a_foreign_page_reads_no_texts_of_others(listening: LiveServer) ->
     ],
 )
 async def test_a_foreign_page_is_not_told_why_a_prompt_was_computed(listening: LiveServer, path: str, stream: bool) -> None:
-    def asked(text: str) -> dict[str, Any]:
+    def body_with(text: str) -> dict[str, Any]:
         how = {"options": {"num_predict": 1}} if path.startswith("/api/") else {"max_tokens": 1}
         how = {"max_output_tokens": 1} if path == "/v1/responses" else how
         if path == "/infill":
@@ -470,10 +470,10 @@ async def test_a_foreign_page_is_not_told_why_a_prompt_was_computed(listening: L
         said = {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
         return {**said, "stream": stream, **how}
 
-    body = {**asked("A letter begins with apples."), "explain_cache": True}
+    body = {**body_with("A letter begins with apples."), "explain_cache": True}
     headers = {"origin": EVIL, "sec-fetch-site": "cross-site"}
     async with httpx.AsyncClient(base_url=listening.url) as client:
-        own = [await client.post(path, json=asked("A letter begins with zebras."))]
+        own = [await client.post(path, json=body_with("A letter begins with zebras."))]
         foreign = await client.post(path, json=body, headers=headers)
         unasked = await client.post(path, json={**body, "explain_cache": False}, headers=headers)
         own.append(await client.post(path, json=body))

@@ -18,7 +18,7 @@ ROUTES = {
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}
 
 
-def asked(text: Any, **more: Any) -> dict[str, Any]:  # noqa: ANN401 (a text or parts)
+def chat_of(text: Any, **more: Any) -> dict[str, Any]:  # noqa: ANN401 (a text or parts)
     """A chat of one message."""
     return {"messages": [{"role": "user", "content": text}], "timeout": 60, **more}
 
@@ -27,16 +27,16 @@ def checks(route: dict[str, Any]) -> dict[str, Callable[[], None]]:
     """What is tried through one of the dialects."""
 
     def chat() -> None:
-        answer = litellm.completion(**route, **asked("Hello!"))
+        answer = litellm.completion(**route, **chat_of("Hello!"))
         assert answer.choices[0].message.content == "You said: Hello!"
         assert answer.usage.total_tokens > 0
 
     def stream() -> None:
-        chunks = litellm.completion(**route, **asked("Hello!", stream=True))
+        chunks = litellm.completion(**route, **chat_of("Hello!", stream=True))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "You said: Hello!"
 
     def tools() -> None:
-        question = asked("What is the weather in Paris for 3 days?", tools=[{"type": "function", "function": TOOL}])
+        question = chat_of("What is the weather in Paris for 3 days?", tools=[{"type": "function", "function": TOOL}])
         answer = litellm.completion(**route, **question)
         assert answer.choices[0].finish_reason == "tool_calls"
         [call] = answer.choices[0].message.tool_calls
@@ -47,7 +47,7 @@ def checks(route: dict[str, Any]) -> dict[str, Callable[[], None]]:
 
     def schema() -> None:
         form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA, "strict": True}}
-        answer = litellm.completion(**route, **asked("It is 3 years old", response_format=form))
+        answer = litellm.completion(**route, **chat_of("It is 3 years old", response_format=form))
         assert json.loads(answer.choices[0].message.content) == {"age": 3}
 
     def vision() -> None:
@@ -55,7 +55,7 @@ def checks(route: dict[str, Any]) -> dict[str, Callable[[], None]]:
             {"type": "text", "text": "What is this?"},
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture()}"}},
         ]
-        assert "<__media__>" in litellm.completion(**route, **asked(parts)).choices[0].message.content
+        assert "<__media__>" in litellm.completion(**route, **chat_of(parts)).choices[0].message.content
 
     return {"chat": chat, "stream": stream, "tools": tools, "JSON schema": schema, "vision": vision}
 
