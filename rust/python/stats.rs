@@ -56,6 +56,14 @@ pub(super) struct PySpeculationStats {
     n_accepted_at: Vec<u64>,
 }
 
+#[pymethods]
+impl PySpeculationStats {
+    fn __repr__(&self) -> String {
+        let source = |(name, drafts): (&&str, &PyDraftStats)| format!("{name}={}", drafts.__repr__());
+        format!("SpeculationStats({})", self.sources.iter().map(source).collect::<Vec<_>>().join(", "))
+    }
+}
+
 impl From<SpeculationStats> for PySpeculationStats {
     fn from(stats: SpeculationStats) -> Self {
         let sources =

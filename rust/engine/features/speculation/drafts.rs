@@ -9,9 +9,6 @@ use crate::engine::stats::DraftSource;
 use crate::request::{Spacing, Token};
 use crate::sampling::TokenStrings;
 
-/// Tokens before the first own one that a match may include.
-const MAX_CONTEXT: u32 = 32;
-
 /// Assumed share of the tokens that a constraint forces which are sampled: another tokenization of the same text is possible.
 const FORCED_SHARE: f64 = 0.9;
 
@@ -103,7 +100,8 @@ impl SequenceDrafts {
             // The first branch adds the prompt for all branches.
             self.n_indexed = if sequence.index > 0 { *n_prompt } else { 0 };
             let end = self.n_indexed.saturating_sub(n_shifted);
-            let context = tokens.slices(end.saturating_sub(MAX_CONTEXT)..end).concat();
+            let n_context = u32::try_from(MAX_MATCHED).expect("it is small");
+            let context = tokens.slices(end.saturating_sub(n_context)..end).concat();
             self.cursor = Some(index.cursor(owner.clone(), &context));
         }
         let cursor = self.cursor.as_mut().expect("it was just set");
