@@ -1,7 +1,8 @@
 //! What is drafted for one sequence, and how much of it was accepted.
 
+use crate::engine::features::speculation::acceptance::Acceptance;
 use crate::engine::features::speculation::forced_tokens::forced_tokens;
-use crate::engine::features::speculation::gate::{Acceptance, RateSlack};
+use crate::engine::features::speculation::gate::RateSlack;
 use crate::engine::features::speculation::text_index::{MAX_MATCHED, MatchCursor, TextIndex};
 use crate::engine::scheduler::running_sequence::Draft;
 use crate::engine::scheduler::sequence::Sequence;

@@ -2,8 +2,7 @@
 //! measured times in, lengths out.
 //!
 //! A drafted token adds a row to the step and, if it and the ones before it are accepted, one emitted token. The gate maximises
-//! the expected emitted tokens per second over all sequences. Acceptance needs no probing: the text index predicts each token
-//! whether or not it was drafted, so that a sequence whose predictions fail is not drafted for, and is again once they hold.
+//! the expected emitted tokens per second over all sequences.
 
 use std::cmp::Ordering;
 
@@ -121,60 +120,6 @@ fn units(load: StepLoad) -> [f64; N_COSTS] {
     units
 }
 
-/// Classes of matches by their length: below 2, 2 to 3, 4 to 7, and so on.
-const N_CLASSES: usize = 6;
-
-/// Share of correct predictions by class, on patches, prose and JSON (SmolLM2's tokenizer).
-const SHARES: [f64; N_CLASSES] = [0.2, 0.4, 0.7, 0.85, 0.92, 0.95];
-
-/// Tokens that the assumed share counts as.
-const ASSUMED_TOKENS: f64 = 4.0;
-
-/// Weight of a prediction, relative to the next one of its class: the last 30 predictions determine the share.
-const DECAY: f64 = 0.97;
-
-/// Probability that a predicted token of one sequence is correct, by the length of the match before it.
-#[derive(Debug, Clone)]
-pub(crate) struct Acceptance {
-    /// Correct and all predictions of each class, decayed.
-    counts: [[f64; 2]; N_CLASSES],
-}
-
-impl Acceptance {
-    /// Creates an estimate for predictions from text.
-    pub(crate) fn of_text() -> Self {
-        Self { counts: SHARES.map(|share| [share * ASSUMED_TOKENS, ASSUMED_TOKENS]) }
-    }
-
-    /// Creates an estimate for predictions that a constraint or a model makes, with no match: `share` of them are correct.
-    pub(crate) fn assumed(share: f64) -> Self {
-        Self { counts: [[share * ASSUMED_TOKENS, ASSUMED_TOKENS]; N_CLASSES] }
-    }
-
-    pub(crate) fn observe(&mut self, n_matched: usize, is_correct: bool) {
-        let [n_correct, n] = &mut self.counts[class(n_matched)];
-        *n_correct = *n_correct * DECAY + f64::from(u8::from(is_correct));
-        *n = *n * DECAY + 1.0;
-    }
-
-    /// Returns the probability that each of `n` drafted tokens is accepted, with all before it. A draft of accepted tokens
-    /// lengthens its match, so the token at `i` follows a match of `n_matched + i`.
-    pub(crate) fn survival(&self, n_matched: usize, n: usize) -> Vec<f64> {
-        let share = |[n_correct, n]: [f64; 2]| n_correct / n;
-        let shares = (n_matched..n_matched + n).map(|n_matched| share(self.counts[class(n_matched)]));
-        shares
-            .scan(1.0, |all, share| {
-                *all *= share;
-                Some(*all)
-            })
-            .collect()
-    }
-}
-
-fn class(n_matched: usize) -> usize {
-    (n_matched.max(1).ilog2() as usize).min(N_CLASSES - 1)
-}
-
 /// Minimum gain in tokens per second for which drafts are verified: estimates differ by as much.
 const MIN_GAIN: f64 = 0.02;
 
@@ -257,6 +202,7 @@ pub(crate) fn choose_lengths(candidates: &[Candidate], costs: &CostTable, limits
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small random numbers")]
 mod tests {
     use super::*;
+    use crate::engine::features::speculation::acceptance::Acceptance;
     use crate::sampling::draw::rng::Mt19937;
 
     /// Seconds of a step by rows: SmolLM2-135M on two cores up to 8 rows, and 1.3 ms for each further one.
@@ -351,23 +297,6 @@ mod tests {
             let times: Vec<f64> = (1..100).map(|n_rows| table.step_s(load(n_rows))).collect();
             assert!(times.is_sorted() && times[0] >= 0.0);
         }
-    }
-
-    #[test]
-    fn acceptance_follows_the_last_predictions() {
-        let mut acceptance = Acceptance::of_text();
-        let first = |acceptance: &Acceptance, n_matched: usize| acceptance.survival(n_matched, 1)[0];
-        assert!(first(&acceptance, 2) < first(&acceptance, 8), "longer matches are more reliable");
-        for _ in 0..100 {
-            acceptance.observe(8, false);
-        }
-        assert!(first(&acceptance, 8) < 0.05 && first(&acceptance, 2) > 0.3, "classes are independent");
-        for _ in 0..100 {
-            acceptance.observe(8, true);
-        }
-        assert!(first(&acceptance, 8) > 0.9);
-        let survival = acceptance.survival(2, 40);
-        assert!(survival.len() == 40 && survival.is_sorted_by(|a, b| a >= b) && survival[39] > 0.0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! one that a step of its own would sample, with the same logprobs. Drafts take rows, cells and logits that a step leaves;
 //! they evict nothing and preempt no sequence.
 
+pub(crate) mod acceptance;
 pub(crate) mod drafts;
 pub(crate) mod forced_tokens;
 pub(crate) mod gate;
