@@ -20,6 +20,8 @@ with_defaults! {
         pub max_draft: u32 = 16,
         /// Number of last tokens that must occur in an earlier text, so that a draft continues it.
         pub min_match: u32 = 1,
+        /// Cost of a drafted row, in percent of a step without drafts, for tests that do not depend on time; `None` measures it.
+        pub row_percent: Option<u32> = None,
     }
 }
 

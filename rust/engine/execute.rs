@@ -23,7 +23,12 @@ pub(super) fn execute<R: Runner>(
     // A drafted token costs about as much as a token of another stream.
     let n_single = count(running.iter().filter(|running| running.takes_one_row())) + planner.n_drafted;
     if !planner.changes_adapters {
-        planner.budget.observe(n_single, n_rows - n_single, planner.n_cells, took);
+        let n_prefill = n_rows - n_single;
+        if planner.n_drafted == 0 {
+            planner.budget.observe(n_single, n_prefill, planner.n_cells, took);
+        } else {
+            planner.budget.observe_drafted(n_single, n_prefill, planner.n_cells, took);
+        }
     } else if n_single == n_rows {
         // The excess over the mean is the cost of the change. Steps with prompts vary by more than that.
         let mean_s = planner.budget.mean_s(n_single, planner.n_cells);

@@ -90,14 +90,17 @@ impl<R: Runner> Worker<R> {
         if decode_time.is_some() {
             budget = AdmissionBudget::new();
         }
+        let n_before = self.scheduler.stats().n_predicted;
         self.sample(&mut budget);
+        let n_sampled = self.scheduler.stats().n_predicted - n_before;
         let has_events = self.scheduler.has_events();
         let took = self.publish() - started;
         let (planner, moved) = (&mut self.planner, self.cache.spent());
         if let Some(decode_time) = decode_time {
-            planner.budget.observe_rest(took.saturating_sub(decode_time + moved));
-            let n_rows = count(planner.plan.rows.iter());
-            hooks::after_step(self.scheduler.features_mut(), n_rows, planner.n_cells, took.saturating_sub(moved));
+            let rest = took.saturating_sub(decode_time + moved);
+            planner.budget.observe_rest(rest);
+            planner.budget.observe_tokens(n_sampled, rest);
+            hooks::after_step(self.scheduler.features_mut(), took.saturating_sub(moved));
             planner.adapters.observe(took.as_secs_f64());
         }
         let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };

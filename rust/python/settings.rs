@@ -100,6 +100,8 @@ pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineCo
             mode: settings.get_named("speculation")?,
             max_draft: settings.get("max_draft", COUNT)?,
             min_match: settings.get("min_draft_match", COUNT)?,
+            // A setting of tests, which the class does not have.
+            row_percent: object.getattr_opt("draft_row_percent")?.map(|value| value.extract()).transpose()?,
         },
     })
 }

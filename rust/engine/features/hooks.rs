@@ -245,9 +245,9 @@ pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut C
     beams::advance(scheduler, cache, now);
 }
 
-/// A step with a decode of `n_rows` rows that scan `n_cells` cells each took this long.
-pub(crate) fn after_step(features: &mut SchedulerFeatures, n_rows: u32, n_cells: u32, took: Duration) {
-    speculation::after_step(features, n_rows, n_cells, took);
+/// A step with a decode took this long.
+pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
+    speculation::after_step(features, took);
 }
 
 pub(crate) fn add_metrics(features: &SchedulerFeatures, stats: &mut Stats) {

@@ -15,9 +15,6 @@ use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason};
 
-/// Share of the allowed time of a step that a step with drafts may take on average.
-const MAX_DRAFTED_SHARE: f64 = 0.8;
-
 /// Plans steps. Kept between steps to reuse its allocations.
 #[derive(Debug)]
 pub(crate) struct Planner {
@@ -53,7 +50,7 @@ impl Planner {
         let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
         let move_time = self.budget.move_time(stream_load(scheduler, |_| true), n_prefilling, cache.n_reached());
         cache.begin_moving(move_time);
-        cache.observe_compute(self.budget.token_s(cache.n_reached()));
+        cache.observe_compute(self.budget.prompt_token_s(cache.n_reached()));
     }
 
     pub(crate) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
@@ -79,11 +76,14 @@ impl Planner {
             n_free_cells.saturating_sub(n_planned),
             scheduler.limits.n_outputs.saturating_sub(n_outputs),
         ];
+        let n_single = count(running.iter().filter(|running| running.takes_one_row()));
+        let decode_s = |n_drafted| self.budget.drafted_s(n_single + n_drafted, n_planned - n_single, self.n_cells);
         let room = DraftRoom {
             n_rows: n_free.into_iter().min().unwrap_or(0),
-            n_planned,
-            n_cells: self.n_cells,
-            max_step_s: MAX_DRAFTED_SHARE * self.budget.step_s(stream_load(scheduler, |_| true), self.n_cells),
+            decode_s: &decode_s,
+            row_s: self.budget.mean_s(1, 0),
+            token_s: self.budget.token_s(),
+            max_decode_s: self.budget.max_drafted_s(stream_load(scheduler, |_| true), self.n_cells, cache.spent()),
         };
         hooks::draft(scheduler, cache, &room);
     }

@@ -72,16 +72,19 @@ pub(crate) struct Draft {
     pub(crate) n_accepted: usize,
 }
 
-/// Room of a step for drafts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DraftRoom {
+/// Room of a step for drafts, and what they cost.
+#[derive(Clone, Copy)]
+pub(crate) struct DraftRoom<'a> {
     /// Rows, cells and logits that the step leaves.
     pub(crate) n_rows: u32,
-    /// Rows of the step without drafts, and the cells that each of them scans.
-    pub(crate) n_planned: u32,
-    pub(crate) n_cells: u32,
-    /// Maximum mean time of the step.
-    pub(crate) max_step_s: f64,
+    /// Mean seconds of the step's decode with a number of drafted rows; 0 until measured.
+    pub(crate) decode_s: &'a dyn Fn(u32) -> f64,
+    /// Mean seconds of a decode of one row without cells.
+    pub(crate) row_s: f64,
+    /// Mean seconds outside of the decode per sampled token.
+    pub(crate) token_s: f64,
+    /// Maximum mean seconds of the decode.
+    pub(crate) max_decode_s: f64,
 }
 
 pub(crate) struct RunningSequence {

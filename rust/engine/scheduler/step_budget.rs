@@ -59,17 +59,34 @@ pub(crate) struct StepBudget {
     /// Mean seconds of a step outside its decode, and their mean absolute deviation.
     rest_s: f64,
     rest_spread_s: f64,
+    /// Mean seconds outside of a decode per sampled token; 0 until measured.
+    token_s: f64,
     /// Mean seconds to report the logprobs of one prompt token; 0 until measured.
     logprob_s: f64,
 }
 
 impl StepBudget {
     pub(crate) const fn new(n_ubatch: u32, max_token_gap: TokenGap) -> Self {
-        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, logprob_s: 0.0 }
+        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, token_s: 0.0, logprob_s: 0.0 }
     }
 
     pub(crate) fn observe(&mut self, n_decoding: u32, n_prefill: u32, n_cells: u32, took: Duration) {
         self.decode.observe(StepShape { n_decoding, n_prefill, n_cells }, took.as_secs_f64());
+    }
+
+    /// Observes a step of whose decoding rows some are drafts.
+    pub(crate) fn observe_drafted(&mut self, n_decoding: u32, n_prefill: u32, n_cells: u32, took: Duration) {
+        self.decode.observe_drafted(StepShape { n_decoding, n_prefill, n_cells }, took.as_secs_f64());
+    }
+
+    /// Records that a step sampled `n_tokens`, which took all of its time outside its decode.
+    pub(crate) fn observe_tokens(&mut self, n_tokens: u64, took: Duration) {
+        if n_tokens > 0 {
+            let one_s = took.as_secs_f64() / f64::from(u32::try_from(n_tokens).expect("a step samples few tokens"));
+            // As in `observe_rest`.
+            let off_s = if self.token_s == 0.0 { one_s } else { NEWEST_WEIGHT * (one_s - self.token_s).min(self.token_s) };
+            self.token_s += off_s;
+        }
     }
 
     /// Records the time of a step outside its decode, without the `spent` that was passed to `plan`.
@@ -190,8 +207,23 @@ impl StepBudget {
         self.decode.mean_s(StepShape { n_decoding, n_prefill: 0, n_cells })
     }
 
+    /// Returns the mean seconds of a decode, of whose `n_decoding` rows some may be drafts; 0 until measured.
+    pub(crate) fn drafted_s(&self, n_decoding: u32, n_prefill: u32, n_cells: u32) -> f64 {
+        self.decode.mean_s(StepShape { n_decoding, n_prefill, n_cells })
+    }
+
+    /// Returns the maximum mean seconds of a decode with drafts. The limits are those of a chunk: see `chunk`.
+    pub(crate) fn max_drafted_s(&self, streams: StreamLoad, n_cells: u32, spent: Duration) -> f64 {
+        let safe_s = self.decode.mean_within_s(self.budget_s(streams, n_cells) - spent.as_secs_f64());
+        safe_s.max(self.mean_limit_s(streams, n_cells) - spent.as_secs_f64())
+    }
+
+    pub(crate) const fn token_s(&self) -> f64 {
+        self.token_s
+    }
+
     /// Returns the mean seconds per token of a long prompt without streams; 0 until measured.
-    pub(crate) fn token_s(&self, n_cells: u32) -> f64 {
+    pub(crate) fn prompt_token_s(&self, n_cells: u32) -> f64 {
         let shape = StepShape { n_decoding: 0, n_prefill: self.n_ubatch, n_cells };
         self.decode.mean_s(shape) / f64::from(self.n_ubatch)
     }

@@ -1,10 +1,14 @@
 //! Estimates the time of the next decode from previous ones. Pure: durations in, durations out, no clock.
 //!
-//! A Kalman filter (Kalman 1960, <https://doi.org/10.1115/1.3662552>) tracks the mean as a sum of five costs. Adaptive conformal
-//! inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks the 99th percentile of the relative errors,
-//! whatever their distribution: on any machine, one step in a hundred takes longer than [`StepCost::high_s`].
+//! A Kalman filter (Kalman 1960, <https://doi.org/10.1115/1.3662552>) tracks the mean as a sum of costs. Decoding rows share the
+//! reading of the weights, and kernels compute several at a time, so the next one's cost depends on their number: the mean is linear
+//! in them between powers of two. Adaptive conformal inference (Gibbs and Candès 2021, <https://arxiv.org/abs/2106.00170>) tracks
+//! the 99th percentile of the relative errors, whatever their distribution: on any machine, one step in a hundred takes longer than
+//! [`StepCost::high_s`].
 
-#[derive(Clone, Copy)]
+use std::ops::Range;
+
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct StepShape {
     pub(crate) n_decoding: u32,
     pub(crate) n_prefill: u32,
@@ -12,8 +16,17 @@ pub(crate) struct StepShape {
     pub(crate) n_cells: u32,
 }
 
-/// Number of cost terms: per step, per decoding row, per prefill row, and per cell scanned by either kind of row.
-const N_COSTS: usize = 5;
+/// Segments of the cost by decoding rows: the first, the second, 3 to 4, 5 to 8 rows, and so on; the last one has no end.
+const N_SEGMENTS: usize = 8;
+
+/// Number of cost terms: per step, per decoding row by segment, per prefill row, and per cell scanned by either kind of row.
+const N_COSTS: usize = N_SEGMENTS + 4;
+
+/// Index of the first segment.
+const SEGMENTS: Range<usize> = 1..1 + N_SEGMENTS;
+
+/// Correlation of the assumed costs of neighbouring segments: a measured one predicts the others.
+const SEGMENT_CORRELATION: f64 = 0.8;
 
 /// Assumed relative standard deviation of a measurement.
 const NOISE: f64 = 0.1;
@@ -23,6 +36,9 @@ const SPEED_DRIFT: f64 = 0.02;
 
 /// Change of one cost alone per step, as a share of the step: batch shapes run different kernels.
 const COST_DRIFT: f64 = 0.005;
+
+/// As [`COST_DRIFT`], of the segments: a step measures several.
+const SEGMENT_DRIFT: f64 = 0.0025;
 
 /// Maximum ratio of a measurement to its prediction; larger ratios are clamped to it.
 const MAX_MISS: f64 = 1.3;
@@ -44,6 +60,9 @@ const NEWEST_WEIGHT: f64 = 0.05;
 
 /// Minimum mean error: no clock and no machine is steadier.
 const MIN_MISS: f64 = 0.01;
+
+/// The clock may show no progress for a step of a trivial model, but no ratio of times may be infinite.
+const MIN_STEP_S: f64 = 1e-6;
 
 #[derive(Debug)]
 pub(crate) struct StepCost {
@@ -79,6 +98,11 @@ impl StepCost {
         self.mean_s(shape) * (self.margin * self.miss).exp()
     }
 
+    /// Returns the mean seconds of steps of which 99 of 100 stay within `high_s`.
+    pub(crate) fn mean_within_s(&self, high_s: f64) -> f64 {
+        high_s / (self.margin * self.miss).exp()
+    }
+
     /// Returns true if every estimate is finite and in its range.
     #[cfg(test)]
     pub(crate) fn is_sound(&self) -> bool {
@@ -88,22 +112,29 @@ impl StepCost {
     }
 
     pub(crate) fn observe(&mut self, shape: StepShape, took_s: f64) {
-        // The clock may show no progress for a step of a trivial model, but no ratio of times may be infinite.
-        let took_s = took_s.max(1e-6);
+        let took_s = took_s.max(MIN_STEP_S);
+        let mean_s = self.mean_s(shape);
+        if mean_s > 0.0 {
+            self.count_streak((took_s / mean_s).ln());
+            if self.streak.abs() >= STREAK {
+                self.learn_spread(shape, (took_s / mean_s).ln());
+                return self.scale(took_s / mean_s);
+            }
+        }
+        self.observe_drafted(shape, took_s);
+    }
+
+    /// Observes a step of whose decoding rows some are drafts. It may be the first with as many rows, so an error does not show that
+    /// the machine's speed has changed.
+    pub(crate) fn observe_drafted(&mut self, shape: StepShape, took_s: f64) {
+        let took_s = took_s.max(MIN_STEP_S);
         self.n_tried = self.n_tried.max(shape.n_prefill);
         let mean_s = self.mean_s(shape);
         if mean_s == 0.0 {
             return self.begin(shape, took_s);
         }
-        let miss = (took_s / mean_s).ln();
-        if shape.n_prefill > 0 {
-            self.learn_spread(miss);
-        }
-        self.count_streak(miss);
-        if self.streak.abs() >= STREAK {
-            return self.scale(took_s / mean_s);
-        }
-        let limit = MAX_MISS.ln();
+        let (miss, limit) = ((took_s / mean_s).ln(), MAX_MISS.ln());
+        self.learn_spread(shape, miss);
         self.learn_mean(&units(shape), mean_s, mean_s * miss.clamp(-limit, limit).exp());
     }
 
@@ -111,11 +142,17 @@ impl StepCost {
     fn begin(&mut self, shape: StepShape, took_s: f64) {
         let n_rows = f64::from((shape.n_decoding + shape.n_prefill).max(1));
         let row_s = took_s / 2.0 / n_rows;
-        let cell_s = row_s / 8192.0;
-        self.costs_s = [took_s / 2.0, row_s, row_s, cell_s, cell_s];
+        self.costs_s = [row_s; N_COSTS];
+        self.costs_s[0] = took_s / 2.0;
+        self.costs_s[N_COSTS - 2..].fill(row_s / 8192.0);
         for (i, cost_s) in self.costs_s.iter().enumerate() {
             self.covariance[i][i] = cost_s * cost_s;
         }
+        for (i, j) in SEGMENTS.flat_map(|i| SEGMENTS.map(move |j| (i, j))) {
+            let n_between = u32::try_from(i.abs_diff(j)).expect("there are few segments");
+            self.covariance[i][j] = row_s * row_s * SEGMENT_CORRELATION.powf(n_between.into());
+        }
+        self.learn_mean(&units(shape), took_s, took_s);
     }
 
     /// A single large error may be caused by another process; several are the machine.
@@ -134,26 +171,11 @@ impl StepCost {
 
     /// Runs one step of the filter. `took_s` is clamped around the predicted `mean_s`.
     fn learn_mean(&mut self, units: &[f64; N_COSTS], mean_s: f64, took_s: f64) {
-        let costs_s = self.costs_s;
-        for i in 0..N_COSTS {
-            for j in 0..N_COSTS {
-                self.covariance[i][j] += SPEED_DRIFT * SPEED_DRIFT * costs_s[i] * costs_s[j];
-            }
-            if units[i] > 0.0 {
-                // Forgets only what this step measures, and at most until this cost could be all of the step's time.
-                let whole_s = mean_s / units[i];
-                self.covariance[i][i] += (COST_DRIFT * whole_s).powi(2);
-                let scale = (whole_s / self.covariance[i][i].sqrt()).min(1.0);
-                for j in 0..N_COSTS {
-                    self.covariance[i][j] *= scale;
-                    self.covariance[j][i] *= scale;
-                }
-            }
-        }
+        self.forget(units, mean_s);
         let spread = self.covariance.map(|row| dot(&row, units));
         let variance = dot(&spread, units) + (NOISE * mean_s).powi(2);
         for i in 0..N_COSTS {
-            self.costs_s[i] = costs_s[i] + spread[i] / variance * (took_s - mean_s);
+            self.costs_s[i] += spread[i] / variance * (took_s - mean_s);
             for j in 0..N_COSTS {
                 self.covariance[i][j] -= spread[i] * spread[j] / variance;
             }
@@ -164,6 +186,26 @@ impl StepCost {
         if dot(units, &self.costs_s) <= 0.0 {
             // Every cost that this step measures became negative: attribute all of the time to the step.
             self.costs_s[0] = took_s;
+        }
+    }
+
+    /// Makes costs less certain: all together, and those that a step measures.
+    fn forget(&mut self, units: &[f64; N_COSTS], mean_s: f64) {
+        for (i, &unit) in units.iter().enumerate() {
+            for j in 0..N_COSTS {
+                self.covariance[i][j] += SPEED_DRIFT * SPEED_DRIFT * self.costs_s[i] * self.costs_s[j];
+            }
+            if unit > 0.0 {
+                // Forgets only what this step measures, and at most until this cost could be all of the step's time.
+                let whole_s = mean_s / unit;
+                let drift = if SEGMENTS.contains(&i) { SEGMENT_DRIFT } else { COST_DRIFT };
+                self.covariance[i][i] += (drift * whole_s).powi(2);
+                let scale = (whole_s / self.covariance[i][i].sqrt()).min(1.0);
+                for j in 0..N_COSTS {
+                    self.covariance[i][j] *= scale;
+                    self.covariance[j][i] *= scale;
+                }
+            }
         }
     }
 
@@ -181,7 +223,10 @@ impl StepCost {
         self.costs_s = self.costs_s.map(|cost_s| cost_s.max(0.0));
     }
 
-    fn learn_spread(&mut self, miss: f64) {
+    fn learn_spread(&mut self, shape: StepShape, miss: f64) {
+        if shape.n_prefill == 0 {
+            return;
+        }
         let [least, most] = MARGIN_RANGE;
         let step = if miss > self.margin * self.miss { 1.0 - MISS_RATE } else { -MISS_RATE };
         self.margin = (self.margin + MARGIN_STEP * step).clamp(least, most);
@@ -194,7 +239,17 @@ impl StepCost {
 fn units(StepShape { n_decoding, n_prefill, n_cells }: StepShape) -> [f64; N_COSTS] {
     let [n_decoding, n_prefill] = [n_decoding, n_prefill].map(f64::from);
     let n_cells = f64::from(n_cells) + n_decoding + n_prefill;
-    [1.0, n_decoding, n_prefill, n_decoding * n_cells, n_prefill * n_cells]
+    let mut units = [1.0; N_COSTS];
+    let mut start = 0.0_f64;
+    for unit in &mut units[SEGMENTS] {
+        let end = (2.0 * start).max(1.0);
+        *unit = (n_decoding.min(end) - start).max(0.0);
+        start = end;
+    }
+    // The last segment has no end.
+    units[N_SEGMENTS] += (n_decoding - start).max(0.0);
+    units[N_COSTS - 3..].copy_from_slice(&[n_prefill, n_decoding * n_cells, n_prefill * n_cells]);
+    units
 }
 
 fn dot(a: &[f64; N_COSTS], b: &[f64; N_COSTS]) -> f64 {

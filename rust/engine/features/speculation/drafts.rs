@@ -2,7 +2,7 @@
 
 use crate::engine::features::speculation::acceptance::Acceptance;
 use crate::engine::features::speculation::forced_tokens::forced_tokens;
-use crate::engine::features::speculation::gate::RateSlack;
+use crate::engine::features::speculation::gate::{ExpectedStep, RateSlack};
 use crate::engine::features::speculation::text_index::{MAX_MATCHED, MatchCursor, TextIndex};
 use crate::engine::scheduler::running_sequence::Draft;
 use crate::engine::scheduler::sequence::Sequence;
@@ -39,13 +39,6 @@ pub(crate) struct SequenceDrafts {
     slack: RateSlack,
     pub(crate) n_drafted: u32,
     pub(crate) n_accepted: u32,
-}
-
-/// Expected seconds of a step with its drafts, and without them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ExpectedStep {
-    pub(crate) step_s: f64,
-    pub(crate) without_s: f64,
 }
 
 /// A draft whose length is not chosen yet; empty if nothing is expected.
@@ -146,8 +139,7 @@ impl SequenceDrafts {
     /// Counts the tokens that were sampled in the last step, if the sequence was in it.
     pub(crate) fn observe_step(&mut self, sequence: &Sequence, last_step: ExpectedStep) {
         if let Some(n_before) = self.n_predicted.replace(sequence.n_predicted) {
-            let ExpectedStep { step_s, without_s } = last_step;
-            self.slack.observe((sequence.n_predicted - n_before) as usize, step_s, without_s);
+            self.slack.observe((sequence.n_predicted - n_before) as usize, last_step);
         }
     }
 

@@ -12,13 +12,16 @@ pub(crate) mod forced_tokens;
 pub(crate) mod gate;
 pub(crate) mod text_index;
 
+#[cfg(test)]
+mod simulation;
+
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::features::speculation::drafts::{ExpectedStep, Proposal};
-use crate::engine::features::speculation::gate::{Candidate, CostTable, StepLimits, StepLoad, choose_lengths};
+use crate::engine::features::speculation::drafts::Proposal;
+use crate::engine::features::speculation::gate::{Candidate, ExpectedStep, Gate, StepLimits, best_lengths};
 use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
 use crate::engine::runner::{ForkRule, Runner};
@@ -42,7 +45,7 @@ pub(crate) struct Speculator {
     pub(crate) stats: SpeculationStats,
     /// `None` until the first draft is due.
     index: Option<TextIndex>,
-    costs: CostTable,
+    gate: Gate,
     last_step: ExpectedStep,
 }
 
@@ -52,7 +55,8 @@ pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R
         return;
     }
     let proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
-    let lengths = choose(&proposals, &mut scheduler.features_mut().speculation, room);
+    let row_percent = scheduler.limits().speculation.row_percent;
+    let lengths = choose(&proposals, row_percent, &mut scheduler.features_mut().speculation, room);
     for ((key, proposal), length) in proposals.into_iter().zip(lengths).filter(|&(_, length)| length > 0) {
         let Proposal { source, mut tokens, .. } = proposal;
         tokens.truncate(length);
@@ -96,33 +100,34 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32)
 }
 
 /// Returns the number of tokens to verify of each proposal: forced ones as far as there is room, others as the gate chooses.
-fn choose(proposals: &[(SchedulingKey, Proposal)], speculator: &mut Speculator, room: &DraftRoom) -> Vec<usize> {
-    let mut n_left = room.n_rows as usize;
+fn choose(
+    proposals: &[(SchedulingKey, Proposal)],
+    row_percent: Option<u32>,
+    speculator: &mut Speculator,
+    room: &DraftRoom,
+) -> Vec<usize> {
+    let mut max_rows = room.n_rows;
     let forced = |(_, proposal): &(SchedulingKey, Proposal)| {
-        let length = if proposal.is_forced { proposal.tokens.len().min(n_left) } else { 0 };
-        n_left -= length;
+        let length = if proposal.is_forced { proposal.tokens.len().min(max_rows as usize) } else { 0 };
+        max_rows -= u32::try_from(length).expect("there is room for as many");
         length
     };
-    let mut lengths: Vec<usize> = proposals.iter().map(forced).collect();
-    let load_of = |n_rows: u32| StepLoad { n_rows, n_row_cells: u64::from(n_rows) * u64::from(room.n_cells) };
-    let load = load_of(room.n_planned);
-    if proposals.iter().any(|(_, proposal)| !proposal.is_forced && !proposal.tokens.is_empty()) {
-        let candidate = |(_, proposal): &(SchedulingKey, Proposal)| Candidate {
-            survival: if proposal.is_forced { Vec::new() } else { proposal.survival.clone() },
-            n_cells: room.n_cells,
-            slack: proposal.slack,
-        };
-        let candidates: Vec<Candidate> = proposals.iter().map(candidate).collect();
-        let limits = StepLimits { load, max_rows: n_left, max_step_s: room.max_step_s };
-        let chosen = choose_lengths(&candidates, &speculator.costs, &limits);
-        for (length, chosen) in lengths.iter_mut().zip(chosen) {
-            *length += chosen;
-        }
-    }
-    let n_drafted = u32::try_from(lengths.iter().sum::<usize>()).expect("there is room for as many");
-    let [step_s, without_s] = [load_of(room.n_planned + n_drafted), load].map(|load| speculator.costs.step_s(load));
-    speculator.last_step = ExpectedStep { step_s, without_s };
-    lengths
+    let forced: Vec<usize> = proposals.iter().map(forced).collect();
+    let candidate = |(_, proposal): &(SchedulingKey, Proposal)| Candidate {
+        survival: if proposal.is_forced { Vec::new() } else { proposal.survival.clone() },
+        slack: proposal.slack,
+    };
+    let candidates: Vec<Candidate> = proposals.iter().map(candidate).collect();
+    let DraftRoom { decode_s, row_s, token_s, max_decode_s, .. } = *room;
+    let choice = if let Some(row_percent) = row_percent {
+        let decode_s = |n_drafted| 1.0 + f64::from(row_percent * n_drafted) / 100.0;
+        let limits = StepLimits { decode_s: &decode_s, row_s: 1.0, token_s: 0.0, max_rows, max_decode_s: f64::INFINITY };
+        best_lengths(&candidates, &limits, |_| true)
+    } else {
+        speculator.gate.choose(&candidates, &StepLimits { decode_s, row_s, token_s, max_rows, max_decode_s })
+    };
+    speculator.last_step = choice.step;
+    forced.into_iter().zip(choice.lengths).map(|(forced, chosen)| forced + chosen).collect()
 }
 
 fn is_on<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> bool {
@@ -164,10 +169,9 @@ pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Seque
     }
 }
 
-/// A step with a decode of `n_rows` rows, drafts included, which scan `n_cells` cells each, took this long.
-pub(crate) fn after_step(features: &mut SchedulerFeatures, n_rows: u32, n_cells: u32, took: Duration) {
-    let load = StepLoad { n_rows, n_row_cells: u64::from(n_rows) * u64::from(n_cells) };
-    features.speculation.costs.observe(load, took.as_secs_f64());
+/// A step with a decode took this long.
+pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
+    features.speculation.gate.observe(took.as_secs_f64());
 }
 
 pub(crate) fn add_to(features: &SequenceFeatures, finished: &mut Finished) {

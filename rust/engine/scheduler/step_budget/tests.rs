@@ -240,7 +240,7 @@ fn a_chunk_without_streams_takes_at_most_half_a_second() {
     let mut measured = measured();
     measured.observe(0, 200, N_CELLS, Duration::from_millis(220));
     let rows = plan(&measured, &[2_000]);
-    assert!((400..=480).contains(&rows[0]), "{rows:?} of 20 ms and 1 ms for each");
+    assert!((400..=485).contains(&rows[0]), "{rows:?} of 20 ms and 1 ms for each");
 }
 
 #[test]
