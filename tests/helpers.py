@@ -7,9 +7,9 @@ import platform
 import random
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Literal, TypeVar, Unpack
+from typing import Literal, Unpack
 
 import weft
 from weft import Choice, Finished, Node, Stream, Token
@@ -17,10 +17,15 @@ from weft import Choice, Finished, Node, Stream, Token
 How = Literal["stream", "whole"]
 """Through which door: `Engine.stream` read event by event, or `Engine.complete`."""
 
-Result = TypeVar("Result")
-
 TRIES = 5
 """How often that is tried which depends on how fast the machine is at the moment, where one success shows it."""
+
+
+class FixedDraftCosts(weft.EngineConfig, frozen=True, kw_only=True):
+    """Settings with which the length of drafts does not depend on measured times."""
+
+    draft_row_percent: int = 5
+    """What a drafted token adds to a step, in percent of it."""
 
 
 async def collect(stream: Stream) -> list[Token | Finished]:
@@ -91,19 +96,6 @@ async def wait_until(condition: Callable[[], bool], deadline_s: float = 10, paus
     while not condition():
         assert time.monotonic() < end, f"not so within {deadline_s} s"
         await asyncio.sleep(pause_s)
-
-
-async def until_drafted(generate: Callable[[], Awaitable[Result]], has_drafts: Callable[[Result], bool]) -> Result:
-    """The first of several results with as many drafts as are expected: how many there are depends on measured times.
-
-    After a pause of the machine, the engine drafts again once some thousand steps have passed.
-    """
-    n_tries = 20 * TRIES
-    for _ in range(n_tries):
-        result = await generate()
-        if has_drafts(result):
-            return result
-    raise AssertionError(f"not as many drafts in {n_tries} tries: {result}")
 
 
 def names_in(folder: Path) -> list[str]:

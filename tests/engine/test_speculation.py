@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import pytest
 
 import weft
-from tests.helpers import prompt_of, until_drafted
+from tests.helpers import FixedDraftCosts, prompt_of
 from weft import Choice, InvalidConfigError, InvalidRequestError, RequestOptions
 from weft.request.internal import InternalRequest
 
@@ -23,7 +23,8 @@ SCHEMA = """{
 @pytest.fixture(scope="module")
 async def engine() -> AsyncIterator[weft.Engine]:
     """An engine whose results do not depend on the batch, on any CPU."""
-    async with weft.Engine(kernels="weft", n_slots=4, n_ctx=8192, kv_unified=True, n_threads=1) as engine:
+    config = FixedDraftCosts(kernels="weft", n_slots=4, n_ctx=8192, kv_unified=True, n_threads=1)
+    async with weft.Engine(config=config) as engine:
         yield engine
 
 
@@ -76,50 +77,42 @@ async def test_text_tokens_and_logprobs_are_equal_with_and_without_drafts(engine
     off, n_decodes_off = await generated(engine, **without_drafts(reported))
     assert all(choice.usage.n_drafted == 0 for choice in off)
 
-    async def on() -> tuple[list[Choice], int]:
-        choices, n_decodes = await generated(engine, **reported)
-        assert results(choices) == results(off)
-        assert all(choice.usage.n_draft_accepted <= choice.usage.n_drafted for choice in choices)
-        return choices, n_decodes
-
-    await until_drafted(on, lambda answer: n_accepted(answer[0]) > 0 and answer[1] < n_decodes_off)
+    on, n_decodes_on = await generated(engine, **reported)
+    assert results(on) == results(off)
+    assert all(choice.usage.n_draft_accepted <= choice.usage.n_drafted for choice in on)
+    assert n_accepted(on) > 0
+    assert n_decodes_on < n_decodes_off
 
 
 async def test_concurrent_requests_generate_what_each_generates_alone(engine: weft.Engine) -> None:
     requests: list[RequestOptions] = [{"seed": seed, "logprobs": 1, "temperature": 1.0} for seed in range(20, 28)]
     off = [results((await generated(engine, **without_drafts(options)))[0]) for options in requests]
 
-    async def on() -> list[Choice]:
-        answers = await asyncio.gather(*(generated(engine, **options) for options in requests))
-        assert [results(choices) for choices, _ in answers] == off
-        return [choice for choices, _ in answers for choice in choices]
-
-    await until_drafted(on, lambda choices: n_accepted(choices) > 100)
+    answers = await asyncio.gather(*(generated(engine, **options) for options in requests))
+    assert [results(choices) for choices, _ in answers] == off
+    assert sum(n_accepted(choices) for choices, _ in answers) > 100
 
 
 async def test_a_text_that_is_generated_again_is_drafted(engine: weft.Engine) -> None:
     prompt = prompt_of(40, "again")
     options: RequestOptions = {"seed": 11, "ignore_eos": True}
     [first], n_first = await generated(engine, prompt, **options)
-
-    async def again() -> Choice:
-        before = engine.stats().speculation.sources["text"]
-        [choice], n_decodes = await generated(engine, prompt, **options)
-        after = engine.stats().speculation.sources["text"]
-        assert choice.text == first.text
-        # Each accepted token saves one decode.
-        assert n_decodes == 100 - choice.usage.n_draft_accepted
-        assert after.n_drafted - before.n_drafted == choice.usage.n_drafted
-        assert after.n_accepted - before.n_accepted == choice.usage.n_draft_accepted
-        assert after.n_drafts > before.n_drafts
-        return choice
-
     assert n_first == 100 - first.usage.n_draft_accepted
-    await until_drafted(again, lambda choice: choice.usage.n_draft_accepted > 50)
+    before = engine.stats().speculation.sources["text"]
+    [again], n_decodes = await generated(engine, prompt, **options)
+    after = engine.stats().speculation.sources["text"]
+    assert again.text == first.text
+    assert again.usage.n_draft_accepted > 50
+    # Each accepted token saves one decode.
+    assert n_decodes == 100 - again.usage.n_draft_accepted
+    assert after.n_drafted - before.n_drafted == again.usage.n_drafted
+    assert after.n_accepted - before.n_accepted == again.usage.n_draft_accepted
+    assert after.n_drafts > before.n_drafts
 
 
 async def test_accepted_tokens_are_counted_by_position(engine: weft.Engine) -> None:
     stats = engine.stats().speculation
+    assert repr(stats) == f"SpeculationStats(constraint={stats.sources['constraint']!r}, text={stats.sources['text']!r})"
     assert sum(stats.n_accepted_at) == sum(source.n_accepted for source in stats.sources.values()) > 0
     assert stats.n_accepted_at[0] == max(stats.n_accepted_at)
 
@@ -137,18 +130,18 @@ async def test_a_prediction_is_drafted() -> None:
 
     async def answer(prediction: str | Sequence[int] | None) -> tuple[Choice, int]:
         """The answer of an engine without earlier texts, and its decodes."""
-        async with weft.Engine(kernels="weft", n_slots=1, n_ctx=1024, n_threads=1) as engine:
+        async with weft.Engine(config=FixedDraftCosts(kernels="weft", n_slots=1, n_ctx=1024, n_threads=1)) as engine:
             [choice], n_decodes = await generated(engine, prompt, seed=12, ignore_eos=True, prediction=prediction)
             return choice, n_decodes
 
     without, n_without = await answer(None)
     n_own = without.usage.n_draft_accepted
-    by_tokens, n_by_tokens = await until_drafted(
-        lambda: answer(without.token_ids), lambda answer: n_accepted(answer[:1]) > n_own + 30
-    )
-    by_text, _ = await until_drafted(lambda: answer(without.text), lambda answer: n_accepted(answer[:1]) > n_own)
+    by_tokens, n_by_tokens = await answer(without.token_ids)
+    by_text, _ = await answer(without.text)
     wrong, _ = await answer("A crab ran away. " * 10)
     assert {choice.token_ids for choice in (without, by_tokens, by_text, wrong)} == {without.token_ids}
+    assert by_tokens.usage.n_draft_accepted > n_own + 30
+    assert by_text.usage.n_draft_accepted > n_own
     assert n_by_tokens < n_without - 30
 
 
@@ -159,9 +152,9 @@ async def test_another_owner_gets_no_draft_of_a_text(engine: weft.Engine) -> Non
         completion = await engine.complete(InternalRequest(owner=owner, **options))
         return completion.choices[0]
 
-    first, other = await of("one"), await of("two")
-    again = await until_drafted(lambda: of("one"), lambda choice: choice.usage.n_draft_accepted > 40)
+    first, other, again = await of("one"), await of("two"), await of("one")
     assert first.token_ids == other.token_ids == again.token_ids
+    assert again.usage.n_draft_accepted > 40
     # A text drafts for itself only where it repeats itself, which it does for each owner alike.
     assert other.usage.n_draft_accepted < 10
 
@@ -178,24 +171,21 @@ async def test_an_owner_without_a_text_that_matches_gets_no_draft(engine: weft.E
     first = await of("a")
     assert len(set(first.token_ids)) == len(first.token_ids)
     assert first.usage.n_drafted == 0
-    other, again = await of("b"), await until_drafted(lambda: of("a"), lambda choice: choice.usage.n_draft_accepted > 0)
+    other, again = await of("b"), await of("a")
     assert first.token_ids == other.token_ids == again.token_ids
     assert other.usage.n_drafted == 0
+    assert again.usage.n_draft_accepted > 0
 
 
 async def test_no_draft_is_longer_than_allowed(engine: weft.Engine) -> None:
     prompt = prompt_of(40, "length")
     await generated(engine, prompt, seed=14, ignore_eos=True)
-
-    async def again() -> Choice:
-        before = engine.stats().speculation.sources["text"]
-        [choice], n_decodes = await generated(engine, prompt, seed=14, ignore_eos=True, max_draft=8)
-        after = engine.stats().speculation.sources["text"]
-        assert after.n_drafted - before.n_drafted <= 8 * (after.n_drafts - before.n_drafts)
-        assert n_decodes > 100 // 9
-        return choice
-
-    await until_drafted(again, lambda choice: choice.usage.n_draft_accepted > 0)
+    before = engine.stats().speculation.sources["text"]
+    [again], n_decodes = await generated(engine, prompt, seed=14, ignore_eos=True, max_draft=8)
+    after = engine.stats().speculation.sources["text"]
+    assert after.n_drafted - before.n_drafted <= 8 * (after.n_drafts - before.n_drafts)
+    assert n_decodes > 100 // 9
+    assert again.usage.n_draft_accepted > 0
 
 
 @pytest.mark.parametrize(
@@ -214,10 +204,12 @@ async def test_an_engine_may_draft_nothing(settings: dict[str, Any], reason: str
 
 
 async def test_a_match_must_be_as_long_as_the_engine_requires() -> None:
-    async with weft.Engine(kernels="weft", n_slots=1, n_ctx=1024, n_threads=1, min_draft_match=32) as engine:
+    config = FixedDraftCosts(kernels="weft", n_slots=1, n_ctx=1024, n_threads=1, min_draft_match=32)
+    async with weft.Engine(config=config) as engine:
         [first], _ = await generated(engine, seed=3)
-        [second], _ = await until_drafted(lambda: generated(engine, seed=3), lambda answer: n_accepted(answer[0]) > 0)
+        [second], _ = await generated(engine, seed=3)
     assert first.usage.n_drafted == 0
+    assert second.usage.n_draft_accepted > 0
     assert second.text == first.text
 
 
