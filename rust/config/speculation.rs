@@ -16,7 +16,8 @@ with_defaults! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SpeculationConfig {
         pub mode: SpeculationMode = SpeculationMode::Auto,
-        /// Maximum drafted tokens of a sequence in one step, at most [`MAX_DRAFT`](crate::request::MAX_DRAFT).
+        /// Maximum drafted tokens of a sequence in one step, at most [`MAX_DRAFT`](crate::request::MAX_DRAFT). With the row costs of
+        /// SmolLM2-135M, one stream is fastest with 16 if 97 % of the predictions are correct; with 99 %, 32 are 11 % faster.
         pub max_draft: u32 = 16,
         /// Number of last tokens that must occur in an earlier text, so that a draft continues it.
         pub min_match: u32 = 1,

@@ -21,6 +21,8 @@ const MIN_PREFERRED: usize = 4;
 const REPLAYED_SHARE: f64 = 0.7;
 
 pub(crate) struct SequenceDrafts {
+    /// True if the sequence adds the prompt and the prediction of its group to the index, for all branches of it.
+    is_first: bool,
     /// Number of tokens that the index has, of the prompt and the sampled ones, including those that context shifts dropped.
     n_indexed: u32,
     cursor: Option<MatchCursor>,
@@ -53,14 +55,16 @@ pub(crate) struct Proposal {
     pub(crate) is_forced: bool,
 }
 
-impl Default for SequenceDrafts {
-    fn default() -> Self {
+impl SequenceDrafts {
+    /// Creates the drafts of the first branch of a group.
+    pub(crate) fn of_first_branch() -> Self {
         let acceptance = DraftSource::ALL.map(|source| match source {
             DraftSource::Text => Acceptance::of_text(),
             DraftSource::Constraint => Acceptance::assumed(FORCED_SHARE),
             DraftSource::Replay => Acceptance::assumed(REPLAYED_SHARE),
         });
         Self {
+            is_first: true,
             n_indexed: 0,
             cursor: None,
             n_prediction: 0,
@@ -75,9 +79,11 @@ impl Default for SequenceDrafts {
             n_accepted: 0,
         }
     }
-}
 
-impl SequenceDrafts {
+    pub(crate) fn of_later_branch() -> Self {
+        Self { is_first: false, ..Self::of_first_branch() }
+    }
+
     /// Adds at most `n_most` tokens of `sequence` to the index, of which `n_held` are computed. Returns their number.
     pub(crate) fn index_tokens(
         &mut self,
@@ -91,8 +97,7 @@ impl SequenceDrafts {
         let (n_all, owner) = (n_prompt + n_predicted, &sequence.request.owner);
         let n_shifted = n_all - tokens.len();
         if self.cursor.is_none() {
-            // The first branch adds the prompt for all branches.
-            self.n_indexed = if sequence.index > 0 { *n_prompt } else { 0 };
+            self.n_indexed = if self.is_first { 0 } else { *n_prompt };
             let end = self.n_indexed.saturating_sub(n_shifted);
             let n_context = u32::try_from(MAX_MATCHED).expect("it is small");
             let context = tokens.slices(end.saturating_sub(n_context)..end).concat();
@@ -124,8 +129,7 @@ impl SequenceDrafts {
 
     /// Adds at most `n_most` tokens of the request's prediction to the index. Returns their number.
     pub(crate) fn index_prediction(&mut self, sequence: &Sequence, n_most: u32, index: &mut TextIndex) -> u32 {
-        // The first branch adds it for all branches.
-        let rest = sequence.request.speculation.prediction.get(self.n_prediction..).filter(|_| sequence.index == 0);
+        let rest = sequence.request.speculation.prediction.get(self.n_prediction..).filter(|_| self.is_first);
         let part = rest.map_or(&[][..], |rest| &rest[..rest.len().min(n_most as usize)]);
         if !part.is_empty() {
             let owner = &sequence.request.owner;
@@ -282,7 +286,7 @@ mod tests {
     fn proposal(prompt: &str) -> (DraftSource, Vec<Token>) {
         let token_strings = characters();
         let mut sequence = constrained(prompt, &token_strings);
-        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
+        let (mut drafts, mut index) = (SequenceDrafts::of_first_branch(), TextIndex::new(1 << 20, 1));
         let n_prompt = sequence.n_prompt;
         drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &token_strings);
         let proposal = drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
@@ -297,10 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_branch_of_a_group_adds_its_prompt_for_the_others_whatever_its_index() {
+        let token_strings = characters();
+        let mut sequence = constrained("abcd12", &token_strings);
+        sequence.index = 3;
+        let mut index = TextIndex::new(1 << 20, 1);
+        let mut first = SequenceDrafts::of_first_branch();
+        assert_eq!(first.index_tokens(&sequence, 6, 100, &mut index, &token_strings), 6);
+        assert_eq!(SequenceDrafts::of_later_branch().index_tokens(&sequence, 6, 100, &mut index, &token_strings), 0);
+    }
+
+    #[test]
     fn a_constraint_whose_drafts_failed_is_drafted_from_again_once_they_would_hold() {
         let token_strings = characters();
         let mut sequence = constrained("a", &token_strings);
-        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
+        let (mut drafts, mut index) = (SequenceDrafts::of_first_branch(), TextIndex::new(1 << 20, 1));
         let mut share_after = |sampled: &str| {
             drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
             sequence.tokens.push(tokens_of(sampled)[0]);

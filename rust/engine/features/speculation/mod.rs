@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::features::speculation::drafts::Proposal;
+use crate::engine::features::speculation::drafts::{Proposal, SequenceDrafts};
 use crate::engine::features::speculation::gate::{Candidate, ExpectedStep, Gate, StepLimits, best_lengths};
 use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
@@ -33,7 +33,8 @@ use crate::engine::stats::{N_DRAFT_POSITIONS, SpeculationStats};
 use crate::request::{Finished, Task};
 use crate::sampling::TokenStrings;
 
-/// Size of the index of texts.
+/// Size of the index of texts: 400,000 tokens. Adding one takes 0.9 µs with 32 streams; an index of 32 MiB is beyond the processor's
+/// caches, and takes 3.6 µs (two cores of an Intel Xeon).
 const MAX_INDEX_BYTES: usize = 8 << 20;
 
 /// Maximum number of tokens of prompts that one step adds to the index.
@@ -80,10 +81,12 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32)
         let samples = running.n_planned > 0 && running.will_sample();
         if takes_drafts(running) {
             let (n_held, n_most) = (running.n_held, max_draft(scheduler, running).min(n_most));
-            let (sequence, _, features) = scheduler.parts_of(key);
+            let (sequence, group, features) = scheduler.parts_of(key);
             let Speculator { index, last_step, .. } = &mut features.speculation;
             let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
-            let mut drafts = sequence.features.speculation.take().unwrap_or_default();
+            let is_first = group.index_in_stream(0) == sequence.index;
+            let create = if is_first { SequenceDrafts::of_first_branch } else { SequenceDrafts::of_later_branch };
+            let mut drafts = sequence.features.speculation.take().unwrap_or_else(|| Box::new(create()));
             drafts.observe_step(sequence, *last_step);
             n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
             n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, token_strings);
