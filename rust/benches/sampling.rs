@@ -20,8 +20,8 @@ use weft::sampling::threads::MIN_LOGITS;
 use weft::sampling::{Sampler, Threads, TokenStrings, Vocabulary, logprobs};
 
 const N_ROWS: usize = 8;
-/// Vocabulary sizes of Qwen2.5, Llama 2 and a small model.
-const VOCABULARIES: [usize; 3] = [152_064, 32_000, 2_048];
+/// Vocabulary sizes of Qwen2.5, SmolLM2, Llama 2 and a small model.
+const VOCABULARIES: [usize; 4] = [152_064, 49_152, 32_000, 2_048];
 
 /// Returns standard normal numbers from splitmix64 and the Box-Muller transform, times 3: the spread of real models' logits.
 fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
