@@ -78,7 +78,7 @@ fn measure(candidate: &Candidate, options: &Options, own: &Own) -> Result<(), St
         "equality" => {
             let counts = equality::check(&model, own.n_requests, own.seed)?;
             println!("{counts}");
-            Ok(())
+            if counts.differences.is_empty() { Ok(()) } else { Err(counts.differences.join("\n")) }
         }
         other => Err(format!("--part is {other:?}; --help lists the parts")),
     }
