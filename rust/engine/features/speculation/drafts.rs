@@ -21,8 +21,8 @@ const MIN_PREFERRED: usize = 4;
 const REPLAYED_SHARE: f64 = 0.7;
 
 pub(crate) struct SequenceDrafts {
-    /// True if the sequence adds the prompt and the prediction of its group to the index, for all branches of it.
-    is_first: bool,
+    /// True if it is the first branch of its group: it adds the prompt and the prediction to the index, for all branches.
+    pub(crate) is_first: bool,
     /// Number of tokens that the index has, of the prompt and the sampled ones, including those that context shifts dropped.
     n_indexed: u32,
     cursor: Option<MatchCursor>,
@@ -55,9 +55,8 @@ pub(crate) struct Proposal {
     pub(crate) is_forced: bool,
 }
 
-impl SequenceDrafts {
-    /// Creates the drafts of the first branch of a group.
-    pub(crate) fn of_first_branch() -> Self {
+impl Default for SequenceDrafts {
+    fn default() -> Self {
         let acceptance = DraftSource::ALL.map(|source| match source {
             DraftSource::Text => Acceptance::of_text(),
             DraftSource::Constraint => Acceptance::assumed(FORCED_SHARE),
@@ -79,11 +78,9 @@ impl SequenceDrafts {
             n_accepted: 0,
         }
     }
+}
 
-    pub(crate) fn of_later_branch() -> Self {
-        Self { is_first: false, ..Self::of_first_branch() }
-    }
-
+impl SequenceDrafts {
     /// Adds at most `n_most` tokens of `sequence` to the index, of which `n_held` are computed. Returns their number.
     pub(crate) fn index_tokens(
         &mut self,
@@ -286,7 +283,7 @@ mod tests {
     fn proposal(prompt: &str) -> (DraftSource, Vec<Token>) {
         let token_strings = characters();
         let mut sequence = constrained(prompt, &token_strings);
-        let (mut drafts, mut index) = (SequenceDrafts::of_first_branch(), TextIndex::new(1 << 20, 1));
+        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let n_prompt = sequence.n_prompt;
         drafts.index_tokens(&sequence, n_prompt, 100, &mut index, &token_strings);
         let proposal = drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
@@ -306,16 +303,17 @@ mod tests {
         let mut sequence = constrained("abcd12", &token_strings);
         sequence.index = 3;
         let mut index = TextIndex::new(1 << 20, 1);
-        let mut first = SequenceDrafts::of_first_branch();
+        let mut first = SequenceDrafts::default();
         assert_eq!(first.index_tokens(&sequence, 6, 100, &mut index, &token_strings), 6);
-        assert_eq!(SequenceDrafts::of_later_branch().index_tokens(&sequence, 6, 100, &mut index, &token_strings), 0);
+        let mut later = SequenceDrafts { is_first: false, ..SequenceDrafts::default() };
+        assert_eq!(later.index_tokens(&sequence, 6, 100, &mut index, &token_strings), 0);
     }
 
     #[test]
     fn a_constraint_whose_drafts_failed_is_drafted_from_again_once_they_would_hold() {
         let token_strings = characters();
         let mut sequence = constrained("a", &token_strings);
-        let (mut drafts, mut index) = (SequenceDrafts::of_first_branch(), TextIndex::new(1 << 20, 1));
+        let (mut drafts, mut index) = (SequenceDrafts::default(), TextIndex::new(1 << 20, 1));
         let mut share_after = |sampled: &str| {
             drafts.propose(&mut sequence, 2, 1, &mut index, &token_strings);
             sequence.tokens.push(tokens_of(sampled)[0]);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::features::speculation::drafts::{Proposal, SequenceDrafts};
+use crate::engine::features::speculation::drafts::Proposal;
 use crate::engine::features::speculation::gate::{Candidate, ExpectedStep, Gate, StepLimits, best_lengths};
 use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
@@ -84,9 +84,8 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32)
             let (sequence, group, features) = scheduler.parts_of(key);
             let Speculator { index, last_step, .. } = &mut features.speculation;
             let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
-            let is_first = group.index_in_stream(0) == sequence.index;
-            let create = if is_first { SequenceDrafts::of_first_branch } else { SequenceDrafts::of_later_branch };
-            let mut drafts = sequence.features.speculation.take().unwrap_or_else(|| Box::new(create()));
+            let mut drafts = sequence.features.speculation.take().unwrap_or_default();
+            drafts.is_first = group.index_in_stream(0) == sequence.index;
             drafts.observe_step(sequence, *last_step);
             n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
             n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, token_strings);
