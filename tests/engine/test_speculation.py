@@ -112,7 +112,7 @@ async def test_a_text_that_is_generated_again_is_drafted(engine: weft.Engine) ->
 
 async def test_accepted_tokens_are_counted_by_position(engine: weft.Engine) -> None:
     stats = engine.stats().speculation
-    assert repr(stats) == f"SpeculationStats(constraint={stats.sources['constraint']!r}, text={stats.sources['text']!r})"
+    assert repr(stats) == f"SpeculationStats({', '.join(f'{name}={source!r}' for name, source in stats.sources.items())})"
     assert sum(stats.n_accepted_at) == sum(source.n_accepted for source in stats.sources.values()) > 0
     assert stats.n_accepted_at[0] == max(stats.n_accepted_at)
 
