@@ -39,7 +39,7 @@ from weft.server.responses import service as responses_service
 from weft.server.score_api import scoring
 from weft.server.streaming import client_timeouts, fair_scheduler, recording
 from weft.server.streaming import responses as streamed
-from weft.serving import endpoint, handles
+from weft.serving import endpoint
 from weft.settings import MAX_THREADS_HTTP, volatile
 from weft.tree import tree
 
@@ -256,7 +256,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         streamed.MAX_WRITE_BYTES >> 10,
         round(1000 * fair_scheduler.SLICE_S),
     ],
-    "connections, and connections of one address": lambda: [handles.MAX_CONNECTIONS],
+    "connections, and connections of one address": lambda: [endpoint.MAX_CONNECTIONS],
     "the head of a request": lambda: [endpoint.HEAD_BYTES >> 10, endpoint.HEAD_S],
     "a body's speed": lambda: [
         client_timeouts.BODY_BYTES_PER_S,

@@ -18,8 +18,7 @@ from tests.helpers import wait_until
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer
 from weft.serving.connections import Connections, Send, _network, _ReservedHandle
-from weft.serving.endpoint import N_STREAMS
-from weft.serving.handles import N_OTHERS, n_connections
+from weft.serving.endpoint import N_OTHERS, N_STREAMS, connection_limit
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
@@ -195,13 +194,13 @@ def test_there_are_never_more_connections_than_handles(monkeypatch: pytest.Monke
     raised: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: raised.append(both))
-    assert n_connections(2, 1024) == (4096 - N_OTHERS) // 2
+    assert connection_limit(2, 1024) == (4096 - N_OTHERS) // 2
     assert raised == [(4096, 4096)]
     limits = (1024, 1_000_000)
-    assert n_connections(1, 1024) == 8192
+    assert connection_limit(1, 1024) == 8192
     assert raised.pop()[0] > 8192 + N_OTHERS
     limits = (1_000_000, 1_000_000)
-    assert n_connections(1, 20_000) == 21_024
+    assert connection_limit(1, 20_000) == 21_024
     assert len(raised) == 1
 
 

@@ -23,8 +23,7 @@ from granian.server.mp import MPServer
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfigError
 from weft.installed.platform import is_hangup_ignored
-from weft.serving.endpoint import Endpoint
-from weft.serving.handles import n_connections
+from weft.serving.endpoint import Endpoint, connection_limit
 from weft.serving.listening import CannotListenError, claim, tls
 from weft.serving.logs import log_config
 from weft.serving.protocol import KILL_AFTER_S, LOADING, READY, STOP, reason_of
@@ -55,7 +54,7 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
     except (InvalidConfigError, CannotListenError) as error:
         logger.error("%s", reason_of(error))
         return 1
-    n = n_connections(len(addresses), settings.engine.max_queue)
+    n = connection_limit(len(addresses), settings.engine.max_queue)
     with claims:
         return _supervise(settings, [Endpoint.create(address, settings, certificate, n, config) for address in addresses])
 
