@@ -60,12 +60,10 @@ def default_settings(service: Service) -> GenerationSettings:
     request = msgspec.structs.replace(request, adapters=service.request_builder.adapters(None))
     return generation_settings(
         request,
+        service.engine,
+        service.model_name,
         seed=requests.RANDOM_SEED if request.seed is None else request.seed,
-        n_ctx=service.engine.limits.n_ctx_slot,
-        model=service.model_name,
-        end_tokens=service.engine.model.end_tokens(),
         reasoning_format=service.settings.reasoning_format,
-        speculates=service.engine.no_speculation_reason is None,
     )
 
 

@@ -64,7 +64,6 @@ class Branches:
         self.n_prompt = [stream.n_prompt for stream in generation.streams]
         self._engine = engine
         self._model = model
-        self._end_tokens = engine.model.end_tokens()
         self._prompts: dict[int, str] = {}
 
     def index(self, prompt: int, event: Token | Finished) -> int:
@@ -119,14 +118,12 @@ class Branches:
         request = generation.branch(prompt, index)
         return generation_settings(
             request,
+            self._engine,
+            self._model,
             seed=request.seed or 0,
-            n_ctx=self._engine.limits.n_ctx_slot,
-            model=self._model,
-            end_tokens=self._end_tokens,
             stream=generation.submission.stream,
             timings_per_token=generation.submission.timings_per_token,
             reasoning_format=generation.submission.reasoning_format,
-            speculates=self._engine.no_speculation_reason is None,
         )
 
     def prompt_text(self, prompt: int, index: int) -> str:

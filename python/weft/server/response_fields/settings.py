@@ -7,6 +7,7 @@ import msgspec
 
 from weft import GrammarTrigger, Request
 from weft._native import Biases, TokenIds
+from weft.engine import Engine
 from weft.sampling_fields import Sampling
 
 _FIELDS: tuple[str | tuple[Any, ...], ...] = (
@@ -86,35 +87,32 @@ _COPIED_FIELDS = (
 
 def generation_settings(
     request: Request,
+    engine: Engine,
+    model: str,
     *,
     seed: int,
-    n_ctx: int,
-    model: str,
-    end_tokens: Sequence[int],
     stream: bool = False,
     timings_per_token: bool = False,
     reasoning_format: str,
-    speculates: bool,
 ) -> GenerationSettings:
     """Returns the settings of one branch.
 
     Args:
         request: The branch's request.
-        seed: The branch's seed.
-        n_ctx: Size of a slot's context, in tokens.
+        engine: The engine that computes it.
         model: Name of the model.
-        end_tokens: The model's end tokens.
+        seed: The branch's seed.
         stream: Whether the response is streamed.
         timings_per_token: Whether each event includes timings.
         reasoning_format: Format of reasoning; `auto` is resolved.
-        speculates: Whether the engine drafts tokens.
     """
+    n_ctx = engine.limits.n_ctx_slot
     limit = -1 if request.max_tokens is None else request.max_tokens
     same = {name: getattr(request, name) for name in _COPIED_FIELDS}
     return GenerationSettings(
         **same,
         seed=seed,
-        speculative_types="ngram-mod" if speculates and request.max_draft != 0 else "none",
+        speculative_types="ngram-mod" if engine.no_speculation_reason is None and request.max_draft != 0 else "none",
         n_probs=request.logprobs or 0,
         repeat_last_n=n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         dry_penalty_last_n=n_ctx if request.dry_penalty_last_n == -1 else request.dry_penalty_last_n,
@@ -126,7 +124,7 @@ def generation_settings(
         t_max_predict_ms=-1 if request.max_predict_ms is None else request.max_predict_ms,
         max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
-        logit_bias=_biases(request.biases, end_tokens if request.ignore_eos else ()),
+        logit_bias=_biases(request.biases, engine.model.end_tokens() if request.ignore_eos else ()),
         grammar=request.grammar or "",
         json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         grammar_lazy=request.grammar_lazy,
