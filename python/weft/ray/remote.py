@@ -80,8 +80,7 @@ class RemoteEngine(Engine):
         """Returns the properties of the first running replica, without a limit for the time that it takes to load its model."""
         while not self._is_closed():
             with contextlib.suppress(NoReplicaError, ReplicaLostError):
-                info: ReplicaInfo = await self._fleet.call_replica(None, "info")
-                return info
+                return cast("ReplicaInfo", await self._fleet.call_replica(None, "info"))
         raise EngineStoppedError
 
     async def close(self) -> None:
@@ -151,8 +150,7 @@ class RemoteEngine(Engine):
         return replica_id, own
 
     def _slots_before(self, replica_id: str) -> int:
-        n_slots: int = self._info().limits.n_slots
-        return self._positions().get(replica_id, 0) * n_slots
+        return self._positions().get(replica_id, 0) * cast("int", self._info().limits.n_slots)
 
     def _positions(self) -> dict[str, int]:
         alive = self._fleet.reports()
@@ -177,8 +175,7 @@ class RemoteEngine(Engine):
     def embedding_stats(self) -> EmbeddingStats:
         """Returns the combined metrics of all replicas."""
         reports = [one.embedding_stats for one in self._fleet.reports().values()] or [self._info().embedding_stats]
-        stats: EmbeddingStats = combined(reports)
-        return stats
+        return cast("EmbeddingStats", combined(reports))
 
     @property
     def adapters(self) -> list[Adapter]:
@@ -242,16 +239,13 @@ class RemoteEngine(Engine):
     async def slot_state(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
         """See `Engine`; `slot` is an index in the list of all slots."""
         replica_id, own = self._locate_slot(slot)
-        state: tuple[list[int], list[tuple[int, float]], int | None] = await self._fleet.call_replica(
-            replica_id, "slot_state", own
-        )
-        return state
+        state = await self._fleet.call_replica(replica_id, "slot_state", own)
+        return cast("tuple[list[int], list[tuple[int, float]], int | None]", state)
 
     async def erase_slot(self, slot: int) -> int:
         """See `Engine`; `slot` is an index in the list of all slots."""
         replica_id, own = self._locate_slot(slot)
-        n_tokens: int = await self._fleet.call_replica(replica_id, "erase_slot", own)
-        return n_tokens
+        return cast("int", await self._fleet.call_replica(replica_id, "erase_slot", own))
 
     def stats(self) -> Stats:
         """Returns the combined last stats of all replicas: concatenated slots, and sums of all else."""
@@ -278,8 +272,7 @@ class RemoteEngine(Engine):
         """Limits of one replica, with the total number of slots and queued requests."""
         own = self._info().limits
         n = max(max(self._positions().values(), default=0) + 1, 1)
-        limits: Limits = changed(own, n_slots=n * own.n_slots, max_queue=n * own.max_queue)
-        return limits
+        return cast("Limits", changed(own, n_slots=n * own.n_slots, max_queue=n * own.max_queue))
 
     def _info(self) -> ReplicaInfo:
         self._running()
