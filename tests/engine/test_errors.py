@@ -413,7 +413,7 @@ if os.fork() == 0:
              lambda: stream.next_batch().send(None), lambda: anext(stream).send(None), lambda: native.pin("An owl"),
              lambda: native.save("An owl"), native.pinned, native.cached, lambda: native.unpin(0),
              lambda: native.slot_state(0), lambda: native.erase_slot(0), lambda: native.read_prefix("a.bin")]
-    print(*map(told, calls), flush=True)
+    print(*map(error_of, calls), flush=True)
     sys.exit(3)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
 asyncio.run(go_on())

@@ -173,7 +173,7 @@ TOKEN = r"-hft/--hf-token or HF_TOKEN"
             "right",
             r"access requires its owners' terms to be accepted .*/user/gated; and use a token of a user who has",
         ),
-        ("user/private:Q2_K", "right", "it has no Q2_K; there are Q8_0"),
+        ("user/private:Q2_K", "right", "it has no Q2_K; available are Q8_0"),
     ],
 )
 def test_what_the_hub_refuses_is_said_in_a_sentence(hub: FakeHub, repo: str, token: str | None, why: str) -> None:
@@ -206,7 +206,7 @@ def test_a_disk_without_room_is_said_before_anything_comes(hub: FakeHub, monkeyp
     usage = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
-        weft.ModelLoadError, match=r"65\.5 kB of its 65\.5 kB must still be downloaded to .*, where 1\.0 kB are free"
+        weft.ModelLoadError, match=r"65\.5 kB of its 65\.5 kB must still be downloaded to .*, which has 1\.0 kB of free space"
     ):
         weft.hub.model(REPO)
     assert hub.n_sent == 0

@@ -135,7 +135,7 @@ def test_an_engine_says_when_its_model_is_here_whatever_its_progress_told(hub: F
     ("named", "why"),
     [
         (["-hf", "user/none"], "ERROR cannot load the model user/none: http://"),
-        (["-hf", f"{REPO}:Q2_K"], f"ERROR cannot load the model {REPO}:Q2_K: it has no Q2_K; there are Q8_0"),
+        (["-hf", f"{REPO}:Q2_K"], f"ERROR cannot load the model {REPO}:Q2_K: it has no Q2_K; available are Q8_0"),
         (["-hf", REPO, "--offline"], f"ERROR cannot load the model {REPO}: it is not cached in "),
     ],
     ids=["no repository", "no quantisation", "offline"],

@@ -369,7 +369,7 @@ def test_a_number_that_leaves_a_setting_unset_is_named_where_another_one_is_refu
     flag = table()[name]
     number = unset_number(flag)
     for message in refusals(flag):
-        assert re.search(rf"(?<![\d.]){number}(?![\d.])|a negative number|0 or less", message.partition(" to ")[2]), message
+        assert re.search(rf"(?<![\d.]){number}(?![\d.])|a negative number|0 or less", message.partition(" and ")[2]), message
 
 
 @pytest.mark.parametrize(
