@@ -335,7 +335,7 @@ async def test_a_text_with_a_picture_has_a_vector_in_the_ways_of_today_and_of_20
         (
             {"content": {"prompt_string": "<__media__>" * 33, "multimodal_data": [PICTURE] * 33}},
             "content",
-            "there are 33 pictures",
+            "there are 33 images and audio files",
         ),
     ],
 )
@@ -710,7 +710,7 @@ async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: Client, host: H
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/missing", "is answered 404"),
+        ("/missing", "returned the status 404"),
         ("/large", f"has more than {reader.MAX_FETCHED} bytes"),
         ("/to/http://localhost:1/cat.png", "'localhost' is in a private network; allow it with --allow-media-urls"),
         ("/to/http://[::1]:1/cat.png", "'::1' is in a private network"),

@@ -116,7 +116,7 @@ def test_paths_lead_into_each_other_by_their_steps_and_not_by_their_letters() ->
     within = ["a" + "/b" * n for n in range(MAX_NESTED - 1)]
     assert len(paths(CompletionFields(response_fields=beside + within))) == len(beside + within)
     at_most = paths(CompletionFields(response_fields=[*beside, *within, "a" + "/b" * MAX_NESTED]))
-    with pytest.raises(weft.InvalidRequestError, match=f"has {MAX_NESTED + 1} paths"):
+    with pytest.raises(weft.InvalidRequestError, match=f"has {MAX_NESTED + 1} nested paths"):
         paths(CompletionFields(response_fields=[*at_most, "a" + "/b" * (MAX_NESTED + 1)]))
 
 
