@@ -29,7 +29,10 @@ struct Load {
 pub(crate) fn measure(model: &Arc<Model>, options: &Options) -> Result<(), String> {
     let engine = start(model, options, 32, N_CTX)?;
     print_head();
-    loads(model)?.iter().try_for_each(|load| compare(&engine, load.name, &load.requests, load.n_rounds))
+    loads(model)?.iter().try_for_each(|load| {
+        let n_rounds = if options.is_quick { 1 } else { load.n_rounds };
+        compare(&engine, load.name, &load.requests, n_rounds)
+    })
 }
 
 pub(crate) fn print_head() {
