@@ -103,7 +103,7 @@ async def test_a_request_that_nobody_takes_ends_with_an_error(
     remote: RemoteEngine, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet.deaf = {"a", "b"}
-    monkeypatch.setattr("weft.ray.remote.TAKEN_WITHIN_S", 0.05)
+    monkeypatch.setattr("weft.ray.remote.ACCEPT_TIMEOUT_S", 0.05)
     with pytest.raises(NoReplicaError, match="no replica accepted the request"):
         await remote.complete(PROMPT, max_tokens=2)
 
@@ -279,6 +279,9 @@ async def test_what_is_told_of_one_engine_is_told_of_all_replicas(client: httpx.
     assert answer.status_code == 200, answer.text
     if path == "/slots":
         assert [slot["id"] for slot in answer.json()] == [0, 1, 2, 3]
+    if path == "/metrics":
+        buckets = [line.split()[0] for line in answer.text.splitlines() if "_bucket{" in line]
+        assert len(set(buckets)) == len(buckets) > 0
 
 
 async def test_an_error_of_a_replica_names_the_field_of_the_body(client: httpx.AsyncClient) -> None:

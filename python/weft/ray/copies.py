@@ -46,6 +46,8 @@ def combined(copies: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
         sums = {name: combined([getattr(one, name) for one in copies]) for name in vars(first).keys() - _OF_ONE}
         if "n_accepted_at" in sums:  # Counts by position, not a list of items.
             sums["n_accepted_at"] = list(map(sum, zip_longest(*(one.n_accepted_at for one in copies), fillvalue=0)))
+        if "buckets" in sums:  # Counts by bound.
+            sums["buckets"] = [(of[0][0], sum(n for _, n in of)) for of in zip(*(one.buckets for one in copies), strict=True)]
         return changed(first, **sums)
     if any(one is None for one in copies):
         return None

@@ -102,7 +102,8 @@ def _metrics(values: Values) -> list[Metric]:
 def metric(name: str, value: float | Histogram | Mapping[str, float]) -> Metric:
     """Returns a metric: a histogram, a counter if the name ends in `_total`, or a gauge."""
     text = _TEXTS.help[name]
-    if isinstance(value, Histogram):
+    # Those of replicas are plain copies.
+    if not isinstance(value, int | float | Mapping):
         n, buckets = 0, []
         for bound, of_bucket in value.buckets:
             n += of_bucket
