@@ -240,7 +240,16 @@ async def servers(folder: Path) -> AsyncIterator[dict[str, str]]:
     write_tiny_encoder("reranker", folder / "reranker.gguf")
     slots = folder / "slots"
     slots.mkdir()
-    flags = (*FLAGS, "--slot-save-path", str(slots), "--lora", str(adapter), "--lora-init-without-apply")
+    flags = (
+        *FLAGS,
+        "--slot-save-path",
+        str(slots),
+        "--documents",
+        str(folder / "documents.sqlite"),
+        "--lora",
+        str(adapter),
+        "--lora-init-without-apply",
+    )
     with (
         LiveServer(folder / "demo.log", *flags) as demo,
         LiveServer(folder / "reranker.log", "-m", str(folder / "reranker.gguf"), "-np", "2", "-a", "reranker") as reranker,
@@ -305,7 +314,7 @@ def shape_of(answer: Answer) -> JSON:
     if not isinstance(answer.body, str):
         return [answer.status, answer.content_type, shape(answer.body)]
     if answer.content_type == "text/event-stream":
-        frames = [re.sub(r"^(event: .*\n)?data: ", "", frame) for frame in answer.body.strip().split("\n\n")]
+        frames = [re.sub(r"^(id: .*\n)?(event: .*\n)?data: ", "", frame) for frame in answer.body.strip().split("\n\n")]
         lines = [frame for frame in frames if not frame.startswith(":")]
     elif answer.content_type == "application/x-ndjson":
         lines = answer.body.strip().splitlines()
@@ -320,7 +329,7 @@ def shape_of(answer: Answer) -> JSON:
 
 def curl(example: Example, values: dict[str, str], address: str = ADDRESS) -> str:
     """Returns the shell command of an example."""
-    is_streamed = '"stream": true' in example.body or example.path.startswith(("/stream", "/v1/stream?"))
+    is_streamed = '"stream": true' in example.body or example.path.startswith(("/stream", "/v1/stream?", "/documents/events"))
     options = (" -N" if is_streamed else "") + ("" if example.method in ("GET", "POST") else f" -X {example.method}")
     if example.method == "POST" and not example.body:
         options += " -X POST"
@@ -339,8 +348,9 @@ def python(example: Example, values: dict[str, str], address: str = ADDRESS) -> 
     arguments = [f'"{address}{filled(example.path, values)}"']
     if example.body:
         arguments.append(f"json={_literal(json.loads(filled(example.body, values)), 4)}")
-    if example.headers:
-        arguments.append(f"headers={_literal(example.headers, 4)}")
+    # httpx sends the type of a JSON body.
+    if headers := {name: value for name, value in example.headers.items() if name != "Content-Type"}:
+        arguments.append(f"headers={_literal(headers, 4)}")
     verb = example.method.lower()
     one_line = f"httpx.{verb}({', '.join(arguments)})"
     is_short = "\n" not in one_line and len(one_line) < 88

@@ -69,6 +69,7 @@ ELSEWHERE = {
     *raised("server"),  # Reasons of 404 and 429.
     *raised("work/cache.py"),
     *raised("documents"),
+    *returned("server/documents_api/availability.py", "off_reason"),
     *of_rust("llama/context/mod.rs"),
     *of_rust("llama/context/params.rs"),
     *of_rust("llama/context/raw_context.rs"),

@@ -13,12 +13,16 @@ from weft.chat import sandbox, template_terms
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.request_options import MAX_TOOL_BYTES, MAX_TOOLS
+from weft.documents import Limits
 from weft.drawing import figure
 from weft.errors import AnswerTooLargeError
 from weft.fields.meta import field_meta
 from weft.server import executor, json_request, keyed_lock, memory_budget
 from weft.server.anthropic import translate as anthropic
 from weft.server.compat import prompt_files
+from weft.server.documents_api import feed
+from weft.server.documents_api import routes as documents_routes
+from weft.server.documents_api import schemas as documents_schemas
 from weft.server.errors import (
     AnswersTooLargeError,
     BodiesTooLargeError,
@@ -250,6 +254,18 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "an answer of `Engine.complete` or `Engine.chat`, `max_bytes`": lambda: [completion.MAX_BYTES >> 20],
     "a `weft.Tree`, `max_nodes` and `max_bytes`, and prefixes saved with it": lambda: [
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
+    ],
+    "documents of an API key, and nodes of one": lambda: [
+        *(Limits().max_documents, Limits().max_nodes, describe(weft.DocumentsFullError(1, "nodes")).code),
+    ],
+    "bytes of all documents of an API key": lambda: [
+        Limits().max_bytes >> 20,
+        describe(weft.DocumentsFullError(1, "bytes")).code,
+    ],
+    "alternatives of a token in a document, `n_probs`": lambda: [documents_schemas.MAX_ALTERNATIVES],
+    "buffered events of `GET /documents/events`, for each API key": lambda: [feed.MAX_FEED_BYTES >> 20],
+    "nodes in an answer of `GET /documents/{id}/nodes`, and matches of a search": lambda: [
+        *(documents_routes.MAX_PAGE, documents_routes.MAX_HITS),
     ],
     "nodes in a picture of `GET /cache` or a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
     "one write to a client, and the work on a stream before other tasks run": lambda: [

@@ -39,7 +39,7 @@ async def test_options_are_answered_200_without_key_or_model(path: str) -> None:
     async with serving(api_keys=("k",)) as client:
         answer = await client.options(path, headers={"origin": PAGE, "access-control-request-method": "POST"})
     assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["access-control-allow-methods"] == "GET, POST, DELETE, OPTIONS"
+    assert answer.headers["access-control-allow-methods"] == "GET, POST, PATCH, DELETE, OPTIONS"
     assert answer.headers["access-control-allow-headers"] == "*"
 
 

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from weft.settings import GROUPS
 from weft.settings.flags import Flag
-from weft.settings.values import number, whole
+from weft.settings.values import number, one_of, whole
+
+EXPORT_FORMATS = ("json", "markdown", "text", "loom", "mikupad")
+"""Formats of exported documents; `weft.documents.formats` has them."""
+
+OWNERS = (
+    "OWNER is 'none' for documents that were made without keys, @FILE for the API key in a file, or the beginning of an owner"
+    " that list shows."
+)
 
 LOADING = ("model", "context and slots", "positions", "compute", "threads")
 """Groups of settings that determine how a model is loaded and computed."""
@@ -124,6 +132,29 @@ PLAN = Command(
     {"json": Flag(constants={"--json": True}, help="print JSON instead of a table")},
     function="weft.cli.plan:plan",
 )
+DOCUMENTS = Command(
+    "documents",
+    "list, move and export the documents of a server",
+    "Lists the owners of documents or the documents of one, gives them to another API key, or exports them. Reads the file of "
+    f"the documents; the server may be running. {OWNERS}",
+    (
+        ("list", "the owners of documents"),
+        ("list --from none", "documents that were made without keys"),
+        ("move --from @old-key --to @new-key", "after a key was replaced"),
+        ("export --folder backup", "a file for each document"),
+    ),
+    (),
+    ("documents_path",),
+    {
+        "action": Flag("--action NAME", parse=one_of("list", "move", "export"), help="list, move or export (default: list)"),
+        "source": Flag("--from OWNER", help="owner whose documents are listed, moved or exported (default: all)"),
+        "target": Flag("--to OWNER", help="new owner of moved documents"),
+        "folder": Flag("--folder PATH", help="folder of exported files, which is created (default: the working directory)"),
+        "name": Flag("--format NAME", parse=one_of(*EXPORT_FORMATS), help="format of exported files (default: json)"),
+    },
+    function="weft.cli.documents:documents",
+    positional="--action",
+)
 TOP = Command(
     "top",
     "display the state of a running server",
@@ -141,4 +172,4 @@ TOP = Command(
     function="weft.cli.top.command:top",
     positional="--url",
 )
-COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, CHAT, BENCH, PLAN, TUNE, TOP)}
+COMMANDS: Mapping[str, Command] = {command.name: command for command in (SERVE, CHAT, BENCH, PLAN, TUNE, DOCUMENTS, TOP)}

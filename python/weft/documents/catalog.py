@@ -41,11 +41,14 @@ class Located(NamedTuple):
 
 
 def documents(database: Database, digest: str | None) -> list[Document]:
-    """Returns an owner's documents, the last changed first."""
-    if not database.exists:
-        return []
+    """Returns the documents of a key, the last changed first."""
+    return documents_of(database, database.owner(digest)) if database.exists else []
+
+
+def documents_of(database: Database, owner: str) -> list[Document]:
+    """Returns the documents of an owner as the file has it, the last changed first."""
     rows = database.connection.execute(
-        f"SELECT {_FIELDS} FROM documents WHERE owner = ? ORDER BY changed_ms DESC, key DESC", (database.owner(digest),)
+        f"SELECT {_FIELDS} FROM documents WHERE owner = ? ORDER BY changed_ms DESC, key DESC", (owner,)
     )
     return [_document(row) for row in rows]
 
@@ -119,7 +122,7 @@ def locate(database: Database, key: DocumentKey) -> Located:
     if database.exists:
         found = database.connection.execute(
             "SELECT key, owner, n_nodes, n_bytes FROM documents WHERE id = ? AND owner = ?",
-            (key.id, database.owner(key.digest)),
+            (key.id, database.owner(key.digest) if key.owner is None else key.owner),
         ).fetchone()
         if found is not None:
             return Located(*found)

@@ -227,6 +227,23 @@ def change(database: Database, key: DocumentKey, node_id: int, given: NodeChange
         return stored(database, located, node_id).node, False
 
 
+def restart(database: Database, key: DocumentKey, node_id: int, model: str, digest: str) -> Node:
+    """Marks an interrupted node as running, to be continued with a model. Tokens of another model are forgotten.
+
+    Raises:
+        DocumentNotFoundError: The document or the node does not exist.
+        DocumentConflictError: The node is not interrupted.
+    """
+    located = locate(database, key)
+    with database.transaction():
+        before = stored(database, located, node_id)
+        if before.node.state != "interrupted":
+            raise DocumentConflictError(f"node {node_id} is {before.node.state}; only an interrupted node can be resumed")
+        columns = {"state": "running", "error": None, "model": model, "digest": digest}
+        update(database, located, before, columns if before.digest == digest else columns | {"spans": b""})
+        return stored(database, located, node_id).node
+
+
 def _edited(before: Stored, given: NodeChange) -> Content:
     text = given.text or ""
     spans = token_spans.prefix(before.spans, token_spans.common_bytes(before.node.text, text))

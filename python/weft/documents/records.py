@@ -25,6 +25,8 @@ class DocumentKey(msgspec.Struct, frozen=True):
     digest: str | None
     """SHA-256 digest of the owner's API key; None for documents made without keys."""
     id: str
+    owner: str | None = None
+    """Owner as the file has it, in place of the digest; for tools that have no key."""
 
 
 class Document(msgspec.Struct, kw_only=True):

@@ -3,6 +3,7 @@
 import difflib
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray import serve
@@ -65,7 +66,7 @@ class Ingress:
         """Creates the HTTP application over a `RemoteEngine`."""
         from weft.server import create_app  # noqa: PLC0415 (imports all of HTTP)
 
-        return create_app(self._engine, self._settings)
+        return create_app(self._engine, replace(self._settings, documents=False))
 
 
 def policy(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
@@ -171,6 +172,7 @@ _NOT_HERE = {
     **dict.fromkeys(("hf_repo", "hf_file", "docker_repo", "model_url", "mmproj_url"), _FILES),
     **dict.fromkeys(("hosts", "port", "reuse_port", "threads_http", "ssl_key_file", "ssl_cert_file"), _ADDRESS),
     **dict.fromkeys(("slot_save_path", "restore_prompt"), _STATES),
+    **dict.fromkeys(("documents", "documents_path"), "each ingress would have a file of its own"),
     "mmproj": "images and audio are not sent to replicas",
     "sleep_idle_s": "the number of replicas follows the load, down to 0",
 }

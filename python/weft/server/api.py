@@ -1,6 +1,6 @@
 """The routes of one API: the decorator for its handlers, and the router of them all."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ from litestar import Router, route
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import Guard
 
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS
@@ -25,14 +26,22 @@ def provided(provider: Callable[..., object]) -> Provide:
 class Api:
     """One API, whose handlers are added by the decorator `route`."""
 
-    def __init__(self, tag: str, errors: Responses = ERRORS, dependencies: Mapping[str, Provide] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        tag: str,
+        errors: Responses = ERRORS,
+        dependencies: Mapping[str, Provide] = MappingProxyType({}),
+        guards: Sequence[Guard] = (),
+    ) -> None:
         """Creates an API without routes.
 
         Args:
             tag: Tag of its operations in the OpenAPI document.
             errors: Errors that any of its routes may return.
             dependencies: Dependencies of its handlers.
+            guards: Called before each of its handlers; they raise an error to refuse the request.
         """
+        self._guards = guards
         self._tag = tag
         self._errors = errors
         self._dependencies = dependencies
@@ -41,7 +50,7 @@ class Api:
 
     def route(
         self,
-        method: Literal["GET", "POST", "DELETE"],
+        method: Literal["GET", "POST", "PATCH", "DELETE"],
         *paths: str,
         summary: str,
         errors: Responses = MappingProxyType({}),
@@ -80,7 +89,12 @@ class Api:
     def router(self) -> Router:
         """Returns the routes, for one application."""
         router = Router(
-            "/", route_handlers=self._handlers, dependencies=self._dependencies, request_class=JsonRequest, tags=[self._tag]
+            "/",
+            route_handlers=self._handlers,
+            dependencies=self._dependencies,
+            guards=self._guards,
+            request_class=JsonRequest,
+            tags=[self._tag],
         )
         # Litestar keeps the paths of a handler as a set.
         router.routes.sort(key=lambda route: self._paths.index(route.path))

@@ -23,6 +23,8 @@ from weft.server.compat import single_request_batching as srb
 from weft.server.compat.stream import api as compat_api
 from weft.server.context import caller
 from weft.server.docs import Document, document_router
+from weft.server.documents_api.routes import api as documents_api
+from weft.server.documents_api.service import DocumentService
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
 from weft.server.json_request import bodies_budget
@@ -46,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 APIS = (
     *(llamacpp_api, streams_api, openai_api, responses_api, anthropic_api, ollama_api),
-    *(compat_api, cache_api, score_api, requests_api),
+    *(compat_api, cache_api, score_api, requests_api, documents_api),
 )
 """All APIs, in the order of the OpenAPI document."""
 
@@ -95,7 +97,10 @@ def create_app(
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
+            await document_service.close()
 
+    has_keys = bool(service.settings.api_keys or service.settings.api_key_file)
+    document_service = DocumentService(service, has_keys=has_keys)
     responses = ResponseService(service)
     event_formats = EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.ChunkEncoder)})
     completion_formats = EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.ChunkEncoder)})
@@ -105,6 +110,7 @@ def create_app(
         dependencies={
             "service": provided(lambda: service),
             "responses": provided(lambda: responses),
+            "document_service": provided(lambda: document_service),
             "event_formats": provided(lambda: event_formats),
             "completion_formats": provided(lambda: completion_formats),
             "caller": provided(caller),

@@ -19,6 +19,10 @@ from weft.errors import (
     AnswerTooLargeError,
     ContextOverflowError,
     DecodeError,
+    DocumentConflictError,
+    DocumentFileError,
+    DocumentNotFoundError,
+    DocumentsFullError,
     EngineStoppedError,
     InvalidConfigError,
     InvalidRequestError,
@@ -91,6 +95,7 @@ NOT_FOUND = _documented({404: "The item does not exist."})
 CONFLICT = _documented({409: "The request conflicts with others or with the pinned prefixes."})
 _UNSUPPORTED = {501: "The model or the flags of the server do not support this."}
 NOT_SUPPORTED = _documented(_UNSUPPORTED)
+FULL = _documented({507: "A quota of documents is used up, or the disk is full."})
 
 
 def errors_with(body: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
@@ -160,6 +165,16 @@ class CrossOriginBodyError(ServerError, status=415, reason=Reason.CROSS_ORIGIN):
     def __init__(self, content_type: str) -> None:
         given = f"Content-Type is {truncate(content_type)}" if content_type else "there is no Content-Type"
         super().__init__(f"{given}; a page of another origin must send JSON with Content-Type: application/json")
+
+
+class JsonRequiredError(ServerError, status=415, reason=Reason.INVALID_BODY):
+    """A route that changes documents received a body of another type than JSON.
+
+    Browsers send such bodies of any page's form without asking the server first.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        super().__init__(f"the Content-Type must be application/json (got {truncate(content_type)!r})")
 
 
 class MisdirectedRequestError(ServerError, status=421, reason=Reason.WRONG_HOST):
@@ -292,6 +307,10 @@ _TABLE: dict[type[Exception], _Row] = {
     PrefixFileError: _Row(400, Reason.INVALID_FIELD),
     AnswerTooLargeError: _Row(400, Reason.ANSWER_TOO_LARGE, _too_large),
     PinBudgetError: _Row(409, Reason.PINS_FULL),
+    DocumentNotFoundError: _Row(404, Reason.NO_ROUTE),
+    DocumentConflictError: _Row(409, Reason.CONFLICT),
+    DocumentsFullError: _Row(507, Reason.DOCUMENTS_FULL),
+    DocumentFileError: _Row(500, None),
     QueueFullError: _Row(429, Reason.QUEUE_FULL),
     WorkCancelledError: _Row(499, Reason.CLIENT_LEFT),
     NotSupportedError: _Row(501, Reason.NOT_SUPPORTED),
@@ -315,6 +334,7 @@ _TYPES = {
     500: "server_error",
     501: "not_supported_error",
     503: "unavailable_error",
+    507: "insufficient_storage_error",
 }
 """Values of `type` by status, with llama-server's words; `invalid_request_error` for others."""
 
@@ -323,6 +343,7 @@ _HEADERS = {
     429: {"retry-after": str(RETRY_AFTER_S)},
     # Official clients retry a status of 500 or above unless this header forbids it.
     501: {"x-should-retry": "false"},
+    507: {"x-should-retry": "false"},
 }
 """Headers of error responses, by status."""
 

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     TEXTS_WAITING = "texts_waiting"
     ANSWER_TOO_LARGE = "answer_too_large"
     PINS_FULL = "pins_full"
+    CONFLICT = "conflict"
+    DOCUMENTS_FULL = "documents_full"
     SLOTS_BUSY = "slots_busy"
     NOT_READY = "not_ready"
     CLIENT_LEFT = "client_left"

@@ -86,6 +86,8 @@ class Service:
         """True if `/slots` includes prompts and generated text, set by llama-server's environment variable."""
         self.n_embeddings = 0
         """Embedding requests that are queued or running."""
+        self.at_stop: list[Callable[[], object]] = []
+        """Functions that are called before the engine is stopped, to end streams that do not read it."""
         self._snapshot_functions = snapshots
         self._snapshots: dict[Callable[[Service], Any], Any] = {}
         # Weak references: an unreferenced generation is cancelled.
@@ -93,6 +95,8 @@ class Service:
 
     async def stop_engine(self) -> None:
         """Stops the engine. Every open stream ends with an error."""
+        for call in self.at_stop:
+            call()
         self.auto_pinner.close()
         await self.lifecycle.stop()
 

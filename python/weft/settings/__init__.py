@@ -141,6 +141,8 @@ class Settings(ChatSettings):
     api_prefix: str = parsed("", prefix)
     static_path: str | None = parsed(None, folder)
     ui: bool = True
+    documents: bool = True
+    documents_path: str | None = None
     slots_endpoint: bool = True
     props_endpoint: bool = False
     metrics: bool = False
@@ -151,7 +153,7 @@ class Settings(ChatSettings):
     ssl_cert_file: str | None = parsed(None, file)
     allowed_hosts: tuple[str, ...] = parsed((), host_names, join=add)
     cors_origins: tuple[str, ...] = parsed(("*",), origins)
-    cors_methods: str = "GET, POST, DELETE, OPTIONS"
+    cors_methods: str = "GET, POST, PATCH, DELETE, OPTIONS"
     cors_headers: str = "*"
     cors_credentials: bool = True
 

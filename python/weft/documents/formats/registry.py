@@ -29,8 +29,8 @@ IMPORTS: Mapping[ImportFormat, Callable[[bytes], SavedDocument]] = {
 
 EXPORTS: Mapping[ExportFormat, Export] = {
     "json": Export("application/json", "json", lambda document, _: saved.encode(document)),
-    "markdown": Export("text/markdown; charset=utf-8", "md", plain.markdown),
-    "text": Export("text/plain; charset=utf-8", "txt", plain.text),
+    "markdown": Export("text/markdown", "md", plain.markdown),
+    "text": Export("text/plain", "txt", plain.text),
 }
 """Writers by format."""
 

@@ -206,7 +206,17 @@ BRANCH_NAMES = (
 FORK_NAMES = tuple(name for name in BRANCH_NAMES if name not in ("suffix_prompt", "lora"))
 """Fields that forks of a branch may set."""
 
+WRITING_NAMES = (
+    *BRANCH_NAMES,
+    *("n", "branches", "distinct", "diverse", "beam_width", "length_penalty", "priority", "max_token_gap_ms", "prediction"),
+    *("speculative_n_max", "speculative_type", "cache_prompt"),
+)
+"""Fields of a completion for branches that the server writes into a document."""
+
 if TYPE_CHECKING:
+
+    class WritingFields(CompletionFields):
+        """Options of branches that the server writes into a document. Only the fields of `WRITING_NAMES` exist."""
 
     class ForkFields(CompletionFields):
         """Options of forks; missing ones are the branch's. Only the fields of `FORK_NAMES` exist."""
@@ -217,8 +227,12 @@ else:
 
     def _subset(name: str, fields: Iterable[str], about: str) -> type[msgspec.Struct]:
         hints = get_type_hints(CompletionFields)
-        options = [(field, hints[field], None) for field in fields]
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(CompletionFields)}
+        options = [(field, hints[field], msgspec.field(default=None, name=names[field])) for field in fields]
         return msgspec.defstruct(name, options, kw_only=True, module=__name__, namespace={"__doc__": about})
 
+    WritingFields = _subset(
+        "WritingFields", WRITING_NAMES, "Options of branches that the server writes into a document, as of a completion."
+    )
     BranchFields = _subset("BranchFields", BRANCH_NAMES, "Options of one branch; missing ones are the body's.")
     ForkFields = _subset("ForkFields", FORK_NAMES, "Options of forks; missing ones are the branch's.")

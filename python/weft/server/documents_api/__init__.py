@@ -1,0 +1,1 @@
+"""Weft's routes for documents: trees of texts that the server stores and writes."""

@@ -1,0 +1,447 @@
+"""Operations of documents: what the routes call, with the events of each change."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from weft.documents import branches, catalog, nodes, structure
+from weft.documents.branches import Growth, NodeId
+from weft.documents.catalog import DocumentChange
+from weft.documents.database import Database
+from weft.documents.formats import SavedDocument
+from weft.documents.library import Documents
+from weft.documents.nodes import Content, NodeChange, Stored
+from weft.documents.records import Document, DocumentKey, Limits, Node
+from weft.errors import DocumentConflictError, NotSupportedError, WeftError
+from weft.server.documents_api import prompts
+from weft.server.documents_api.availability import documents_path, off_reason
+from weft.server.documents_api.events import (
+    DocumentChanged,
+    DocumentDeleted,
+    NodesChanged,
+    NodesDeleted,
+    TokensWritten,
+    WrittenText,
+)
+from weft.server.documents_api.feed import Feed, Feeds
+from weft.server.documents_api.reports import Continued, NodesReport
+from weft.server.documents_api.schemas import ContinueBody, TextPosition
+from weft.server.documents_api.writers import BranchWriter, StoredGrowth, Writing, store
+from weft.server.errors import describe
+from weft.server.executor import Purpose
+from weft.server.inference.generation import Generation
+from weft.server.service import Service
+from weft.tree.saved import ModelIdentity, identity
+
+logger = logging.getLogger(__name__)
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+STORE_S = 0.25
+"""Interval at which the text of running branches is stored, in seconds. With the time of the transaction it stays below 0.5 s."""
+
+RETRY_S = 5.0
+"""Interval at which storing is tried again after it failed, in seconds."""
+
+STOP_S = 5.0
+"""Maximum time that running branches have to store their last text when the server stops, in seconds."""
+
+FULL_MESSAGE = "the quota of bytes is used up"
+"""Error of branches that were stopped because their owner's documents may not grow."""
+
+
+class DocumentService:
+    """The documents of all owners, and the branches that write into them."""
+
+    def __init__(self, service: Service, *, has_keys: bool, limits: Limits | None = None) -> None:
+        """Creates the operations; the file is opened when it is first used.
+
+        Args:
+            service: The server's services.
+            has_keys: Whether the server has API keys.
+            limits: Quotas of each owner.
+        """
+        self.off_reason = off_reason(service.settings, has_keys=has_keys)
+        """Why the server offers no documents, or None if it does."""
+        self.has_keys = has_keys
+        self._service = service
+        self._limits = limits or Limits()
+        self._file: Documents | None = None
+        self._feeds = Feeds()
+        self._writings: dict[asyncio.Task[None], Writing] = {}
+        self._writers: dict[NodeId, BranchWriter] = {}
+        """Writers by their node, until their end is stored."""
+        self._storing: asyncio.Task[None] | None = None
+        self._is_failing = False
+        """True after text could not be stored, until some is stored again."""
+        self._identity: tuple[object, ModelIdentity] | None = None
+        service.at_stop.append(self._feeds.close)
+        if self.off_reason is not None and service.settings.documents:
+            logger.info("%s", self.off_reason)
+
+    @property
+    def limits(self) -> Limits:
+        """Quotas of each owner."""
+        return self._limits
+
+    @property
+    def file(self) -> Documents:
+        """The documents in their file.
+
+        Raises:
+            NotSupportedError: The server offers no documents.
+        """
+        if self.off_reason is not None:
+            raise NotSupportedError(self.off_reason)
+        if self._file is None:
+            self._file = Documents(Database(documents_path(self._service.settings), self._limits), None)
+        return self._file
+
+    @property
+    def model_digest(self) -> str | None:
+        """Digest of the model for which a prompt was made last, or None."""
+        return None if self._identity is None else self._identity[1].digest
+
+    def feed(self, owner: str | None) -> Feed:
+        """Returns the events of an owner."""
+        return self._feeds.of(owner)
+
+    async def run(self, work: Callable[Concatenate[Database, Given], Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+        """Runs a function of the file, which sees all text that branches have written before this call."""
+        growths = [(writer.key, writer.take()) for writer in self._writers.values() if writer.is_dirty]
+        return await self._stored(growths, lambda database: work(database, *args, **kwargs))
+
+    # Documents
+
+    async def create(self, owner: str | None, change: DocumentChange) -> Document:
+        """Creates a document."""
+        return self._publish(owner, await self.run(catalog.create, owner, change))
+
+    async def change(self, key: DocumentKey, change: DocumentChange) -> Document:
+        """Changes a document."""
+        return self._publish(key.digest, await self.run(catalog.change, key, change))
+
+    async def add(self, owner: str | None, document: SavedDocument) -> Document:
+        """Creates a document with nodes."""
+        return self._publish(owner, await self.file.add(owner, document))
+
+    async def read(self, key: DocumentKey) -> SavedDocument:
+        """Returns a whole document."""
+        await self.run(_nothing)
+        return await self.file.read(key)
+
+    async def delete(self, key: DocumentKey) -> None:
+        """Deletes a document for good, and cancels its branches."""
+        await self.run(catalog.delete, key)
+        self._cancel(writer for writer in self._writers.values() if writer.key == key)
+        self.feed(key.digest).publish(DocumentDeleted(key.id))
+
+    def _publish(self, owner: str | None, document: Document) -> Document:
+        self.feed(owner).publish(DocumentChanged(document))
+        return document
+
+    # Nodes
+
+    async def nodes(self, key: DocumentKey, *, after: int, limit: int) -> NodesReport:
+        """Returns a part of a document's nodes, with the position in the stream of events from which they change."""
+        cursor = self.feed(key.digest).cursor
+        found = await self.run(nodes.nodes, key, after=after, limit=limit)
+        return NodesReport(nodes=found, next=found[-1].id if len(found) == limit else None, cursor=cursor)
+
+    async def node(self, key: DocumentKey, node_id: int) -> Stored:
+        """Returns a node with its tokens."""
+        return await self.run(nodes.node, key, node_id)
+
+    async def add_node(self, key: DocumentKey, parent: int | None, content: Content, index: int | None) -> Node:
+        """Creates a node."""
+        [made] = self._publish_nodes(key, await self.run(nodes.create, key, parent, [content], index))
+        return made
+
+    async def change_node(self, key: DocumentKey, node_id: int, change: NodeChange) -> tuple[Node, bool]:
+        """Changes a node; see `weft.documents.nodes.change`."""
+        node, is_sibling = await self.run(nodes.change, key, node_id, change)
+        self._publish_nodes(key, [node])
+        return node, is_sibling
+
+    async def move(self, key: DocumentKey, node_id: int, parent: int | None, index: int | None) -> Sequence[Node]:
+        """Moves a node with its descendants."""
+        return self._publish_nodes(key, await self.run(structure.move, key, node_id, parent, index))
+
+    async def delete_node(self, key: DocumentKey, node_id: int) -> Sequence[int]:
+        """Deletes a node with its descendants for good, and cancels their branches."""
+        gone = await self.run(structure.delete, key, node_id)
+        self._cancel(self._writers[each] for each in [NodeId(key.id, node) for node in gone] if each in self._writers)
+        self.feed(key.digest).publish(NodesDeleted(key.id, gone))
+        return gone
+
+    async def merge(self, key: DocumentKey, node_id: int) -> tuple[Sequence[Node], int]:
+        """Joins a node with its only child."""
+        changed, gone = await self.run(structure.merge, key, node_id)
+        self._publish_nodes(key, changed)
+        self.feed(key.digest).publish(NodesDeleted(key.id, [gone]))
+        return changed, gone
+
+    async def split(self, key: DocumentKey, node_id: int, at: TextPosition) -> Sequence[Node]:
+        """Splits a node; a branch that writes it continues in the new child."""
+        offset = prompts.position(await self.node(key, node_id), at)
+        with self._holding(NodeId(key.id, node_id)) as writer:
+            changed = await self.run(structure.split, key, node_id, offset)
+            self._follow_split(writer, changed)
+        return self._publish_nodes(key, changed)
+
+    def _publish_nodes(self, key: DocumentKey, changed: Sequence[Node]) -> Sequence[Node]:
+        current = [self._current(key, node) for node in changed]
+        if current:
+            self.feed(key.digest).publish(NodesChanged(key.id, current))
+        return current
+
+    def _current(self, key: DocumentKey, node: Node) -> Node:
+        """Returns a node with the text that its branch has written since the node was read."""
+        writer = self._writers.get(NodeId(key.id, node.id))
+        return node if writer is None or node.state != "running" else msgspec.structs.replace(node, text=writer.text)
+
+    # Branches
+
+    async def continue_node(self, key: DocumentKey, node_id: int, body: ContinueBody) -> Continued:
+        """Starts branches that write into new nodes below a node, and returns the nodes."""
+        source = prompts.source_of(body, await self.run(nodes.path, key, node_id))
+        submitted = await self._submit(body, source)
+        return await _finished(submitted, self._start(key, node_id, submitted, source.at))
+
+    async def resume(self, key: DocumentKey, node_id: int) -> Continued:
+        """Continues an interrupted node with the parameters of its branch."""
+        path = await self.run(nodes.path, key, node_id)
+        body, source = prompts.resumed(path)
+        submitted = await self._submit(body, source)
+        return await _finished(submitted, self._restart(key, node_id, submitted))
+
+    async def _submit(self, body: ContinueBody, source: prompts.Source) -> "_Submitted":
+        engine_model = self._service.engine.model
+        if self._identity is None or self._identity[0] is not engine_model:
+            self._identity = (engine_model, await self._service.executor.run_in_thread(Purpose.PROMPT, 0, identity, engine_model))
+        model = self._identity[1]
+        prompt = await self._service.executor.run(Purpose.PROMPT, source.size, prompts.make, engine_model, source, model.digest)
+        generation = await self._service.submit(prompts.submission(body, self._service.settings, prompt.tokens))
+        return _Submitted(body, prompt, model, generation)
+
+    async def _start(self, key: DocumentKey, node_id: int, submitted: "_Submitted", at: int) -> Continued:
+        body, prompt, model, generation = submitted
+        contents = [
+            Content(
+                text=prompt.start_text,
+                spans=prompt.start,
+                model=model.name,
+                digest=model.digest,
+                parameters=prompts.parameters(body, index, generation.branch(0, index).seed or 0),
+                state="running",
+            )
+            for index in range(generation.requests[0].n)
+        ]
+        with self._holding(NodeId(key.id, node_id)) as writer:
+            changed, made = await self.run(structure.add_branches, key, node_id, at, contents)
+            self._follow_split(writer, changed)
+        changed = self._publish_nodes(key, changed)
+        return self._write(key, submitted, made, changed)
+
+    async def _restart(self, key: DocumentKey, node_id: int, submitted: "_Submitted") -> Continued:
+        model = submitted.model
+        return self._write(key, submitted, [await self.run(nodes.restart, key, node_id, model.name, model.digest)], [])
+
+    async def stop(self, key: DocumentKey, node_id: int) -> Node:
+        """Stops the branch that writes a node, which keeps its text. Returns the node; it may end a moment later."""
+        stored = await self.run(nodes.node, key, node_id)
+        if (writer := self._writers.get(NodeId(key.id, node_id))) is not None:
+            self._cancel([writer])
+        return self._current(key, stored.node)
+
+    def _write(self, key: DocumentKey, submitted: "_Submitted", made: Sequence[Node], changed: Sequence[Node]) -> Continued:
+        """Starts to write the branches of a request into nodes."""
+        body, prompt, _, generation = submitted
+        self._publish_nodes(key, made)
+        model = self._service.engine.model
+        hidden = frozenset(model.control_tokens())
+        writers = {index: BranchWriter(key, node, model, hidden, body.until) for index, node in enumerate(made)}
+        self._writers |= {NodeId(key.id, writer.node_id): writer for writer in writers.values()}
+        writing = Writing(generation, writers)
+        # Runs in its own context, independent of the request, whose client need not stay.
+        task = asyncio.create_task(self._run(key, writing), context=Context())
+        self._writings[task] = writing
+        task.add_done_callback(self._writings.pop)
+        if self._storing is None or self._storing.done():
+            self._storing = asyncio.create_task(self._store_regularly(), context=Context())
+        return Continued(
+            nodes=made,
+            changed=changed,
+            request=generation.id,
+            n_prompt=len(prompt.tokens),
+            n_retokenized=prompt.n_retokenized,
+        )
+
+    async def _run(self, key: DocumentKey, writing: Writing) -> None:
+        feed = self.feed(key.digest)
+
+        def publish(texts: Sequence[WrittenText]) -> None:
+            shown = [text for text in texts if not self._is_held(NodeId(key.id, text.node))]
+            if shown:
+                feed.publish(TokensWritten(key.id, shown))
+
+        error: str | None = None
+        try:
+            async with self._service.sleep.request():
+                await writing.run(publish)
+        except Exception as failure:  # noqa: BLE001 (the nodes report it)
+            error = describe(failure).message
+        finally:
+            for writer in writing.writers.values():
+                writer.interrupt(error)
+
+    def _is_held(self, node: NodeId) -> bool:
+        writer = self._writers.get(node)
+        return writer is not None and writer.is_held
+
+    @contextmanager
+    def _holding(self, node: NodeId) -> "Iterator[BranchWriter | None]":
+        """Stores what the writer of a node has written so far with the next call of `run`, and then nothing in the block."""
+        writer = self._writers.get(node)
+        if writer is None:
+            yield None
+            return
+        if writer.is_held:
+            raise DocumentConflictError(f"node {node.node_id} is being split; try again")
+        writer.will_be_held = True
+        try:
+            yield writer
+        finally:
+            writer.is_held = writer.will_be_held = False
+
+    def _follow_split(self, writer: BranchWriter | None, changed: Sequence[Node]) -> None:
+        """Lets a writer continue in the new child of its node."""
+        if writer is None or len(changed) < 2:
+            return
+        del self._writers[NodeId(writer.key.id, writer.node_id)]
+        writer.move(changed[1].id, len(changed[0].text))
+        self._writers[NodeId(writer.key.id, writer.node_id)] = writer
+
+    def _cancel(self, writers: Iterable[BranchWriter]) -> None:
+        chosen = {id(writer) for writer in writers}
+        for writing in self._writings.values():
+            for index, writer in writing.writers.items():
+                if id(writer) in chosen:
+                    writing.generation.streams[0].cancel(index)
+
+    # Storing
+
+    async def _store_regularly(self) -> None:
+        """Stores the text of running branches until none is left."""
+        while self._writers:
+            await asyncio.sleep(RETRY_S if self._is_failing else STORE_S)
+            try:
+                await self.run(_nothing)
+            except WeftError as error:
+                self._report_failure(error)
+
+    def _report_failure(self, error: WeftError) -> None:
+        if not self._is_failing:
+            logger.error("text of branches cannot be stored, which is tried again: %s", error)
+        self._is_failing = True
+
+    async def _stored(self, growths: Sequence[tuple[DocumentKey, Growth]], work: Callable[[Database], Made]) -> Made:
+        """Stores text of branches and runs `work`, in this order and without other work between."""
+        for writer in self._writers.values():
+            writer.is_held = writer.is_held or writer.will_be_held
+        result, stored = await self.file.run(_store_and_run, growths, work)
+        if isinstance(stored, WeftError):
+            self._report_failure(stored)
+            self._interrupt({NodeId(growth.document_id, growth.node_id) for _, growth in growths}, stored)
+        else:
+            self._is_failing = self._is_failing and not growths
+            self._handle(stored, growths)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _handle(self, stored: StoredGrowth, growths: Sequence[tuple[DocumentKey, Growth]]) -> None:
+        for key, node in stored.ended:
+            self._publish_nodes(key, [node])
+        for _, growth in growths:
+            if growth.end is not None:
+                self._writers.pop(NodeId(growth.document_id, growth.node_id), None)
+        self._interrupt(set(stored.full), NotSupportedError(FULL_MESSAGE))
+
+    def _interrupt(self, full: set[NodeId], error: WeftError) -> None:
+        """Ends branches whose text cannot be stored."""
+        chosen = [writer for node in full if (writer := self._writers.get(node)) is not None]
+        for writer in chosen:
+            writer.retry_end(str(error))
+        self._cancel(chosen)
+
+    async def close(self) -> None:
+        """Stores the last text of all branches, after the engine has stopped, and closes the file."""
+        self._feeds.close()
+        if self._writings:
+            _, running = await asyncio.wait(self._writings, timeout=STOP_S)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        if self._storing is not None:
+            self._storing.cancel()
+            await asyncio.gather(self._storing, return_exceptions=True)
+        if self._file is not None:
+            try:
+                await self.run(_nothing)
+            except WeftError as error:
+                logger.error("text of branches cannot be stored: %s", error)
+            await self._file.close()
+
+
+class _Submitted(NamedTuple):
+    """A request whose branches have no nodes yet."""
+
+    body: ContinueBody
+    prompt: prompts.Prompt
+    model: ModelIdentity
+    generation: Generation
+
+
+async def _finished(submitted: _Submitted, work: Coroutine[Any, Any, Continued]) -> Continued:
+    """Runs work to its end, also if the client disconnects; after a failure it cancels the request."""
+
+    async def run() -> Continued:
+        try:
+            return await work
+        except BaseException:
+            submitted.generation.close()
+            raise
+
+    return await asyncio.shield(asyncio.create_task(run()))
+
+
+def _nothing(_: Database) -> None:
+    pass
+
+
+def _store_and_run(
+    database: Database,
+    growths: Sequence[tuple[DocumentKey, Growth]],
+    work: Callable[[Database], Made],
+) -> tuple[Made | BaseException, StoredGrowth | WeftError]:
+    """Stores text and runs work; errors of both are returned, since one must not hide the other."""
+    stored: StoredGrowth | WeftError = StoredGrowth([], [])
+    if database.exists and not database.is_claimed:
+        database.claim()
+        branches.interrupt(database)
+    if growths:
+        try:
+            stored = store(database, growths)
+        except WeftError as error:
+            stored = error
+    try:
+        return work(database), stored
+    except Exception as error:  # noqa: BLE001 (raised by the caller)
+        return error, stored
