@@ -32,8 +32,9 @@ def _nobody_is_trusted() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _empty_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees what was tuned on this machine, or leaves anything there."""
+    """No test sees what was tuned or written on this machine, or leaves anything there."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

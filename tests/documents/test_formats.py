@@ -92,3 +92,10 @@ def test_no_file_breaks_a_parser(name: str) -> None:
         except InvalidRequestError:
             continue
         assert isinstance(read, SavedDocument)
+
+
+@pytest.mark.parametrize("span", [[1, 2**31, None, []], [1, -1, None, []], [1, 7, 0.0, [[2**60, 0.0, "YQ=="]]]], ids=str)
+def test_tokens_that_no_model_has_are_refused(span: list[object]) -> None:
+    nodes = [{"id": 1, "text": "a", "spans": [span]}]
+    with pytest.raises(InvalidRequestError):
+        parse("json", msgspec.json.encode({"format": "weft document", "version": 1, "nodes": nodes}))

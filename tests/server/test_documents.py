@@ -575,3 +575,28 @@ async def test_a_second_server_does_not_use_the_file(tmp_path: Path) -> None:
             assert answer.status_code == 500
             assert "another server uses them" in answer.json()["error"]["message"]
         assert (await client.get("/documents")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nodes/99999999999999999999", None, 404),
+        ("GET", "/nodes?after=99999999999999999999", None, 200),
+        ("GET", "/nodes?after=-99999999999999999999", None, 200),
+        ("POST", "/nodes", {"text": "a", "parent": 99999999999999999999}, 404),
+        ("POST", "/nodes", {"text": "a", "index": -1}, 400),
+        ("PATCH", "/nodes/1", {"version": 99999999999999999999, "text": "x"}, 200),
+        ("POST", "/nodes/1/continue", {"prompt": [99999999999999999999]}, 400),
+        ("POST", "/nodes/1/continue", {"append": [-1]}, 400),
+        ("POST", "/nodes/1/move", {"parent": -1}, 404),
+        ("PATCH", "", {"title": "x" * 1_001}, 400),
+        ("PATCH", "", {"name": "x"}, 400),
+    ],
+    ids=str,
+)
+async def test_numbers_and_texts_out_of_range_are_answered(
+    client: httpx.AsyncClient, document: str, method: str, path: str, body: Json, status: int
+) -> None:
+    await add(client, document, PROMPT)
+    answer = await client.request(method, document + path, json=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status, answer.text

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 VERSION = 1
 """Version of the schema, stored as `user_version`."""
 
+MAX_INTEGER = 2**63 - 1
+"""Maximum integer of SQLite."""
+
 BUSY_S = 10.0
 """Time to wait for a transaction of another process, in seconds."""
 

@@ -8,7 +8,7 @@ import msgspec
 from weft.documents import spans as token_spans
 from weft.documents.branches import settle, settle_all
 from weft.documents.catalog import BASE_BYTES, NODE_SIZE, Located, count, locate
-from weft.documents.database import Database, now_ms
+from weft.documents.database import MAX_INTEGER, Database, now_ms
 from weft.documents.records import DocumentKey, Node, Span
 from weft.documents.siblings import positions
 from weft.errors import DocumentConflictError, DocumentNotFoundError, InvalidRequestError
@@ -70,6 +70,7 @@ def nodes(database: Database, key: DocumentKey, *, after: int = 0, limit: int) -
     located = locate(database, key)
     with database.transaction() as connection:
         settle_all(database, located)
+        after = min(max(after, 0), MAX_INTEGER)
         rows = connection.execute(
             f"SELECT {_FIELDS} FROM nodes WHERE document = ? AND id > ? ORDER BY id LIMIT ?", (located.key, after, limit)
         )
@@ -83,7 +84,11 @@ def stored(database: Database, located: Located, node_id: int) -> Stored:
         DocumentNotFoundError: The document has no such node.
     """
     connection = database.connection
-    found = connection.execute("SELECT key, state FROM nodes WHERE document = ? AND id = ?", (located.key, node_id)).fetchone()
+    found = None
+    if node_id <= MAX_INTEGER:
+        found = connection.execute(
+            "SELECT key, state FROM nodes WHERE document = ? AND id = ?", (located.key, max(node_id, 0))
+        ).fetchone()
     if found is None:
         raise DocumentNotFoundError(f"node {node_id} in the document")
     if found[1] == "running":

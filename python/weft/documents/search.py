@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from weft.documents.database import Database
+from weft.documents.database import MAX_INTEGER, Database
 
 SCANNED = 2_000
 """Nodes that one call scans, some ten milliseconds, so that others are not delayed."""
@@ -63,7 +63,7 @@ def search(
         " JOIN documents ON documents.key = nodes.document"
         " WHERE nodes.key > ? AND owner = ? AND NOT documents.is_trashed AND NOT nodes.is_trashed"
         " AND (? IS NULL OR documents.id = ?) ORDER BY nodes.key LIMIT ?",
-        (after, database.owner(digest), document_id, document_id, SCANNED),
+        (min(max(after, 0), MAX_INTEGER), database.owner(digest), document_id, document_id, SCANNED),
     ).fetchall()
     hits: list[Hit] = []
     for node_key, document, parent, name, title, node, *values in rows:

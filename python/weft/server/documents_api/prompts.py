@@ -98,10 +98,10 @@ def make(model: Model, source: Source, digest: str) -> Prompt:
         tokens.insert(0, model.bos_token)
     if not tokens:
         raise InvalidRequestError("prompt", "there is no text to continue; write some first")
+    _check_tokens(model, tokens, "prompt")
     start, start_text = _start(model, source.append)
-    return Prompt(
-        TokenIds([*tokens, *(span.token for span in start if span.token is not None)]), n_retokenized, start, start_text
-    )
+    tokens += [span.token for span in start if span.token is not None]
+    return Prompt(TokenIds(tokens), n_retokenized, start, start_text)
 
 
 def _start(model: Model, append: Sequence[Piece]) -> tuple[list[Span], str]:
@@ -109,6 +109,7 @@ def _start(model: Model, append: Sequence[Piece]) -> tuple[list[Span], str]:
     tokens: list[int] = []
     for piece in append:
         tokens += [piece] if isinstance(piece, int) else model.tokenize_on(piece, parse_special=False)
+    _check_tokens(model, tokens, "append")
     hidden = frozenset(model.control_tokens()) if tokens else frozenset()
     known = [(token, b"" if token in hidden else model.token_bytes(token)) for token in tokens]
     builder = token_spans.SpanBuilder()
@@ -118,6 +119,12 @@ def _start(model: Model, append: Sequence[Piece]) -> tuple[list[Span], str]:
     for token, data in known:
         builder.add(data, token, None, (), "")
     return builder.finish(None), text
+
+
+def _check_tokens(model: Model, tokens: Sequence[int], param: str) -> None:
+    for token in tokens:
+        if not 0 <= token < model.n_vocab:
+            raise InvalidRequestError(param, f"token {token} is not in the vocabulary ({model.n_vocab} tokens)")
 
 
 def _joined(given: Sequence[int | bytes]) -> Iterator[int | bytes]:
