@@ -1,5 +1,6 @@
 """Files that documents are imported from and exported to."""
 
+import json
 import random
 
 import msgspec
@@ -99,3 +100,150 @@ def test_tokens_that_no_model_has_are_refused(span: list[object]) -> None:
     nodes = [{"id": 1, "text": "a", "spans": [span]}]
     with pytest.raises(InvalidRequestError):
         parse("json", msgspec.json.encode({"format": "weft document", "version": 1, "nodes": nodes}))
+
+
+LOOM = {
+    "root": {
+        "id": "r",
+        "text": "",
+        "mutable": False,
+        "children": [
+            {
+                "id": "a",
+                "text": "There was a fox.",
+                "parent_id": "r",
+                "chapter_id": "c",
+                "tags": ["bookmark", "own"],
+                "generation": {"id": "g", "index": 2},
+                "children": [
+                    {"id": "b", "text": " It ran.", "parent_id": "a", "open": 1, "children": []},
+                    {"id": "d", "text": " It slept 🦊.", "parent_id": "a", "tags": [], "children": []},
+                ],
+            }
+        ],
+    },
+    "chapters": {"c": {"id": "c", "root_id": "a", "title": "Night"}},
+    "preferences": {"reverse": False},
+}
+"""A tree with the fields of real ones."""
+
+
+def test_a_tree_of_a_loom_returns_unchanged() -> None:
+    read = parse("loom", json.dumps(LOOM).encode())
+    assert [(node.parent, node.text, node.label, node.is_bookmarked) for node in read.nodes] == [
+        (None, "", "", False),
+        (1, "There was a fox.", "Night", True),
+        (2, " It ran.", "", False),
+        (2, " It slept 🦊.", "", False),
+    ]
+    assert json.loads(export("loom", read)) == LOOM
+    assert json.loads(export("loom", parse("json", export("json", read)))) == LOOM
+
+
+def test_bookmarks_of_a_loom_follow_the_document() -> None:
+    read = parse("loom", json.dumps(LOOM).encode())
+    read.nodes[1].is_bookmarked, read.nodes[2].is_bookmarked = False, True
+    root = json.loads(export("loom", read))["root"]
+    assert root["children"][0]["tags"] == ["own"]
+    assert root["children"][0]["children"][0]["tags"] == ["bookmark"]
+
+
+def test_every_document_is_a_tree_of_a_loom() -> None:
+    root = json.loads(export("loom", SavedDocument(nodes=[SavedNode(id=1, text="a"), SavedNode(id=2, text="b")])))["root"]
+    assert [child["text"] for child in root["children"]] == ["a", "b"]
+    assert json.loads(export("loom", SavedDocument()))["root"]["children"] == []
+    n = 5_000
+    deep = SavedDocument(nodes=[SavedNode(id=nth, parent=nth - 1 or None, text="x") for nth in range(1, n + 1)])
+    assert export("loom", deep).count(b"]}") == n
+    with pytest.raises(InvalidRequestError, match="no tree of a loom"):
+        parse("loom", export("loom", deep))
+
+
+SESSION = {
+    "name": "The fox",
+    "prompt": [
+        {"type": "user", "content": "There was"},
+        {"content": " a", "prob": 0.5, "completion_probabilities": [{"content": " a", "probs": []}]},
+        {"content": " fox", "prob": 0.25},
+        {"type": "user", "content": "."},
+    ],
+    "memoryTokens": {"contextOrder": "{memText}{prompt}", "prefix": "[", "text": "A fox is red.", "suffix": "]"},
+    "authorNoteTokens": {"text": "short", "prefix": "", "suffix": ""},
+    "authorNoteDepth": 2,
+    "worldInfo": {"mikuPediaVersion": 1, "entries": [{"displayName": "fox", "text": "red", "keys": ["fox", ""], "search": ""}]},
+    "temperature": 0.7,
+}
+
+
+def test_a_session_of_mikupad_returns_unchanged() -> None:
+    # Every value is a JSON text.
+    data = json.dumps({name: json.dumps(value) for name, value in SESSION.items()}).encode()
+    read = parse("mikupad", data)
+    assert [node.text for node in read.nodes] == ["There was", " a fox", "."]
+    assert read.settings["memory"] == "A fox is red."
+    assert read.settings["author_note"] == {"text": "short", "depth": 2}
+    assert [(entry["name"], entry["keys"]) for entry in read.settings["lore"]] == [("fox", ["fox"])]
+    written = json.loads(export("mikupad", read))
+    assert {name: json.loads(value) for name, value in written.items()} == SESSION
+    read.nodes[2].text = "!"
+    changed = json.loads(json.loads(export("mikupad", read))["prompt"])
+    assert changed == [{"type": "user", "content": "There was a fox!"}]
+
+
+def test_a_lore_book_of_sillytavern_becomes_lore() -> None:
+    entry = {"uid": 0, "key": ["fox", "/wol(f|ves)/i"], "keysecondary": [], "comment": "Fox", "content": "A fox is red."}
+    book = {"entries": {"0": entry | {"constant": False, "disable": True, "order": 50, "depth": 2, "position": 0}}}
+    read = parse("sillytavern", json.dumps(book).encode())
+    assert read.settings["lore"] == [
+        {
+            "name": "Fox",
+            "keys": ["fox", "/wol(f|ves)/i"],
+            "secondary_keys": [],
+            "text": "A fox is red.",
+            "is_constant": False,
+            "is_enabled": False,
+            "order": 50,
+            "depth": 2,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [[" It ran.", " It slept."], {"0": {"Selected Text": " It ran."}, "1": {"Selected Text": " It slept.", "Options": []}}],
+    ids=["list", "object"],
+)
+def test_a_story_of_koboldai_is_imported_with_its_lore(actions: object) -> None:
+    info = [{"key": "fox, vixen", "keysecondary": "x", "content": "red", "comment": "", "selective": False, "constant": True}]
+    story = {"prompt": "There was a fox.", "memory": "m", "authorsnote": "n", "actions": actions, "worldinfo": info}
+    read = parse("koboldai", json.dumps(story).encode())
+    assert export("text", read).decode() == "There was a fox. It ran. It slept."
+    assert (read.settings["memory"], read.settings["author_note"]["text"]) == ("m", "n")
+    [lore] = read.settings["lore"]
+    assert (lore["keys"], lore["secondary_keys"], lore["is_constant"]) == (["fox", "vixen"], [], True)
+    assert parse("koboldai", json.dumps(info).encode()).settings["lore"] == [lore]
+
+
+FOREIGN = {"loom": LOOM, "mikupad": {name: json.dumps(value) for name, value in SESSION.items()}, "koboldai": {"prompt": "a"}}
+FOREIGN["sillytavern"] = {"entries": [{"keys": ["a"], "content": "b"}]}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_no_foreign_file_breaks_a_parser(name: str) -> None:
+    source = random.Random(name)
+    values: list[object] = [None, 1, "x", [], {}, [1], {"a": 1}, True]
+
+    def changed(value: object) -> object:
+        if source.random() < 0.1:
+            return source.choice(values)
+        if isinstance(value, dict):
+            return {key: changed(each) for key, each in value.items() if source.random() > 0.05}
+        return [changed(each) for each in value] if isinstance(value, list) else value
+
+    for _ in range(300):
+        try:
+            read = parse(name, json.dumps(changed(FOREIGN[name])).encode())  # type: ignore[arg-type]
+        except InvalidRequestError:
+            continue
+        for kind in ("json", "loom", "mikupad", "markdown"):
+            export(kind, read)  # type: ignore[arg-type]

@@ -169,7 +169,17 @@ async def send(operation: Locator, body: object = None) -> None:
 
 async def test_routes_are_grouped_by_dialect(page: Page) -> None:
     groups = [await heading.inner_text() for heading in await page.locator("main section > h2").all()]
-    assert groups == ["OpenAI", "OpenAI Responses", "Anthropic", "llama.cpp", "Ollama", "Weft", "Other servers", "Objects"]
+    assert groups == [
+        "OpenAI",
+        "OpenAI Responses",
+        "Anthropic",
+        "llama.cpp",
+        "Ollama",
+        "Weft",
+        "Documents",
+        "Other servers",
+        "Objects",
+    ]
     async with httpx.AsyncClient() as client:
         document = (await client.get(f"{page.url.removesuffix('docs')}openapi.json")).json()
     operations = await page.evaluate("spec => operationsOf(spec).map(one => [one.method, one.paths])", document)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -425,7 +425,7 @@ async def test_a_client_that_does_not_read_events_takes_bounded_memory(monkeypat
     async def receive() -> Any:  # noqa: ANN401 (as above)
         await asyncio.get_running_loop().create_future()
 
-    reading = asyncio.create_task(feeds.FeedResponse(feed, None, 1.0)({}, receive, send))  # type: ignore[typeddict-item]
+    reading = asyncio.create_task(feeds.FeedResponse(feed, None, 1.0)(cast("Any", {}), receive, send))
     for nth in range(400):
         await asyncio.sleep(0)
         feed.publish(events_of_feed.DocumentDeleted(f"{nth}" * 100))
@@ -545,7 +545,7 @@ async def test_a_thousand_nodes_are_read_in_pages(client: httpx.AsyncClient) -> 
 
 
 async def test_text_of_another_model_is_tokenized_again_and_that_is_reported(client: httpx.AsyncClient) -> None:
-    spans = [[len(PROMPT), 1_000_000, None, []]]
+    spans: list[object] = [[len(PROMPT), 1_000_000, None, []]]
     saved = [{"id": 1, "text": PROMPT, "spans": spans, "model": "other", "digest": "other"}]
     content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
     made = await post(client, "/documents/import", {"format": "json", "content": content}, 201)
@@ -595,7 +595,7 @@ async def test_a_second_server_does_not_use_the_file(tmp_path: Path) -> None:
     ids=str,
 )
 async def test_numbers_and_texts_out_of_range_are_answered(
-    client: httpx.AsyncClient, document: str, method: str, path: str, body: Json, status: int
+    client: httpx.AsyncClient, document: str, *, method: str, path: str, body: Json, status: int
 ) -> None:
     await add(client, document, PROMPT)
     answer = await client.request(method, document + path, json=body, headers={"content-type": "application/json"})

@@ -7,6 +7,7 @@ const GROUPS = [
   ["llama.cpp", "The routes of llama-server."],
   ["Ollama", "The routes of Ollama for a single model."],
   ["Weft", "Pinned prefixes, the cache, scores, and running requests with their branches."],
+  ["Documents", "Trees of texts that the server stores and writes, with one stream of all their changes."],
   ["Other servers", "A plain text stream."],
 ];
 

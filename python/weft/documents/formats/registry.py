@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from weft.documents.formats import plain, saved
+from weft.documents.formats import loom, lore, mikupad, plain, saved
 from weft.documents.formats.saved import SavedDocument
 
-ImportFormat = Literal["json", "markdown", "text"]
+ImportFormat = Literal["json", "markdown", "text", "loom", "mikupad", "sillytavern", "koboldai"]
 
-ExportFormat = Literal["json", "markdown", "text"]
+ExportFormat = Literal["json", "markdown", "text", "loom", "mikupad"]
 
 
 class Export(NamedTuple):
@@ -24,6 +24,10 @@ IMPORTS: Mapping[ImportFormat, Callable[[bytes], SavedDocument]] = {
     "json": saved.parse,
     "markdown": plain.parse_markdown,
     "text": plain.parse_text,
+    "loom": loom.parse,
+    "mikupad": mikupad.parse,
+    "sillytavern": lore.parse_sillytavern,
+    "koboldai": lore.parse_koboldai,
 }
 """Parsers by format."""
 
@@ -31,6 +35,8 @@ EXPORTS: Mapping[ExportFormat, Export] = {
     "json": Export("application/json", "json", lambda document, _: saved.encode(document)),
     "markdown": Export("text/markdown", "md", plain.markdown),
     "text": Export("text/plain", "txt", plain.text),
+    "loom": Export("application/json", "loom.json", lambda document, _: loom.encode(document)),
+    "mikupad": Export("application/json", "mikupad.json", mikupad.encode),
 }
 """Writers by format."""
 

@@ -123,8 +123,8 @@ def parse(data: bytes) -> SavedDocument:
         if node.id in known or (node.parent is not None and node.parent not in known):
             raise InvalidRequestError("content", f"node {node.id} does not follow its parent, or its id occurs twice")
         known.add(node.id)
-        tokens = [each.token for span in node.spans for each in (span, *span.top) if each.token is not None]
-        if any(not 0 <= token <= MAX_TOKEN for token in tokens):
+        tokens = [span.token for span in node.spans] + [each.token for span in node.spans for each in span.top]
+        if any(token is not None and not 0 <= token <= MAX_TOKEN for token in tokens):
             raise InvalidRequestError("content", f"node {node.id} has a token that is not from 0 to {MAX_TOKEN}")
         if any(span.n_bytes < 0 for span in node.spans) or sum(span.n_bytes for span in node.spans) > len(node.text.encode()):
             raise InvalidRequestError("content", f"the spans of node {node.id} do not fit its text")

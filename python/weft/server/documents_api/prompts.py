@@ -1,7 +1,7 @@
 """Prompts of branches: the tokens of a path, and text that must be tokenized. Blocks while it tokenizes."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from weft.server.documents_api.schemas import MAX_ALTERNATIVES, ContinueBody, Te
 from weft.server.inference.submission import Piece, Submission
 from weft.server.request_fields import requests
 from weft.server.request_fields.fields import WRITING_NAMES, CompletionFields
+from weft.server.request_fields.fields import Prompt as FieldPrompt
 from weft.server.request_fields.prompts import pieces
 from weft.settings import Settings
 
@@ -165,8 +166,21 @@ def source_of(body: ContinueBody, path: Sequence[Stored]) -> Source:
     Raises:
         InvalidRequestError: A position or a text is invalid.
     """
-    override = None if body.prompt is None else pieces(body.prompt)
+    override = None if body.prompt is None else _pieces(body.prompt)
     return Source(path, position(path[-1], body.at), override, pieces(body.append or ""), body.parse_special)
+
+
+def _pieces(prompt: FieldPrompt) -> Sequence[Piece]:
+    """Returns the pieces of one prompt without media.
+
+    Raises:
+        InvalidRequestError: There are several prompts, or media.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and all(isinstance(each, str | int) for each in prompt):
+        return cast("list[Piece]", prompt)
+    raise InvalidRequestError("prompt", "prompt must be one text, or a list of texts and tokens, without media")
 
 
 _OWN_NAMES = ("prompt", "parse_special", "until")

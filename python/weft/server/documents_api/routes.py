@@ -17,7 +17,7 @@ from weft.documents.formats import EXPORTS, IMPORTS, export, parse
 from weft.documents.formats.registry import ExportFormat, ImportFormat
 from weft.documents.nodes import Content, NodeChange
 from weft.documents.records import Document, DocumentKey, Node
-from weft.documents.search import Page, search
+from weft.documents.search import Hit, Page, search
 from weft.fields.excerpt import excerpt
 from weft.server.api import Api, provided
 from weft.server.auth import current_owner
@@ -70,7 +70,7 @@ def require_json(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHan
         JsonRequiredError: The body is not JSON by its `Content-Type`.
     """
     kind = connection.headers.get("content-type", "")
-    if connection.scope["method"] in ("POST", "PATCH") and kind.partition(";")[0].strip().lower() != "application/json":
+    if connection.scope.get("method") in ("POST", "PATCH") and kind.partition(";")[0].strip().lower() != "application/json":
         raise JsonRequiredError(kind)
 
 
@@ -169,7 +169,7 @@ async def find(
 
     async def report() -> SearchReport:
         page = Page([], after)
-        hits = []
+        hits: list[Hit] = []
         while page.next is not None and len(hits) < limit:
             page = await documents.run(search, owner, q, document_id=document, after=page.next, limit=limit - len(hits))
             hits += page.hits

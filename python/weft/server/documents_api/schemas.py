@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from weft.server.request_fields.fields import WritingFields
+from weft.server.request_fields.fields import Prompt, WritingFields
 
 MAX_ALTERNATIVES = 20
 """Maximum stored alternatives of each token."""
@@ -84,7 +84,7 @@ class ContinueBody(WritingFields, kw_only=True, forbid_unknown_fields=True):
     """Position in the node after which the branches begin; defaults to its end. Elsewhere the node is split."""
     append: str | list[int | str] | None = None
     """Text with which every new node begins, as an alternative token that was chosen."""
-    prompt: str | list[int | str] | None = None
+    prompt: Prompt | None = None
     """Text or tokens for the model in place of the text up to `at`, as one with a memory and an author's note."""
     parse_special: bool = False
     """Parses control tokens in `prompt` and in text without known tokens."""

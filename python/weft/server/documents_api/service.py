@@ -246,8 +246,7 @@ class DocumentService:
         with self._holding(NodeId(key.id, node_id)) as writer:
             changed, made = await self.run(structure.add_branches, key, node_id, at, contents)
             self._follow_split(writer, changed)
-        changed = self._publish_nodes(key, changed)
-        return self._write(key, submitted, made, changed)
+        return self._write(key, submitted, made, self._publish_nodes(key, changed))
 
     async def _restart(self, key: DocumentKey, node_id: int, submitted: "_Submitted") -> Continued:
         model = submitted.model
