@@ -24,7 +24,7 @@ pub enum Encoding {
 
 /// An image, audio, or a part of one, in the form that a model consumes.
 pub trait Medium: fmt::Debug + Send + Sync {
-    /// Returns the id of its first position, below 0; the others descend from it. In a process, only equal media share ids.
+    /// Returns the id of its first position; the others descend, all below 0. In a process, only equal media have equal ids.
     fn first_id(&self) -> Token;
 
     fn n_tokens(&self) -> u32;

@@ -41,7 +41,7 @@ fn sum_exp(logits: &[f32], max_logit: f32) -> f64 {
     logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
-/// e to a power of at most 0, vectorizable; relative error below 10⁻⁵, 0 for NaN and below −87.
+/// e to a power of at most 0, which compilers can vectorise; relative error below 10⁻⁵, 0 for NaN and below −87.
 fn exp(power: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;

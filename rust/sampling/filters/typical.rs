@@ -2,7 +2,7 @@
 
 use crate::sampling::{candidates::Candidates, order};
 
-/// Keeps the candidates of nearest surprise to the mean until their probabilities exceed `p`; at least one and `min_keep`.
+/// Keeps the candidates whose surprise is nearest to the mean until their sum exceeds `p`; at least one and `min_keep`.
 ///
 /// llama.cpp's entropy becomes NaN if a probability underflows (or is 0, after top-n-σ); here the term counts as 0.
 pub(crate) fn typical(candidates: &mut Candidates, p: f32, min_keep: usize) {
