@@ -286,7 +286,7 @@ def _shortened(value: JSON, folders: dict[str, str]) -> JSON:
     if isinstance(value, str):
         for folder, name in folders.items():
             value = value.replace(folder, name)
-        is_stream = value.startswith(("data: ", "event: ", "{"))
+        is_stream = value.startswith(("data: ", "event: ", "id: ", "{"))
         lines = value.splitlines(keepends=True)
         return value if len(value) < 600 or is_stream else "".join(lines[:12]) if len(lines) > 12 else value[:600]
     return value

@@ -95,6 +95,10 @@ RULES = {
     "no dialect names the routes to requests": Rule(
         "python/weft/server/*", r"\bserver\.requests_api\b", ("python/weft/server/app.py", "python/weft/server/requests_api")
     ),
+    "the routes for documents name no dialect": Rule(
+        "python/weft/server/documents_api",
+        r"\bserver(\.| import .*\b)(anthropic|cache_api|llamacpp|ollama|openai|requests_api|responses|compat)\b",
+    ),
     "dialects of chats name only messages and parts of answers": Rule(
         "python/weft/server/*/*.py",
         r"\bweft\.chat\.(?!conversation\b|messages\b|answer\.(parts|parsed_message)\b)",

@@ -246,4 +246,4 @@ def test_no_foreign_file_breaks_a_parser(name: str) -> None:
         except InvalidRequestError:
             continue
         for kind in ("json", "loom", "mikupad", "markdown"):
-            export(kind, read)  # type: ignore[arg-type]
+            export(kind, read)

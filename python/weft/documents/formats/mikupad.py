@@ -79,8 +79,9 @@ def _text_of_chunks(chunks: object) -> str | None:
     """Returns the text of chunks, or None if they are none."""
     if not isinstance(chunks, list):
         return None
-    texts = [chunk.get("content") if isinstance(chunk, Mapping) else None for chunk in chunks]
-    return "".join(texts) if all(isinstance(text, str) for text in texts) else None
+    found = [chunk.get("content") if isinstance(chunk, Mapping) else None for chunk in chunks]
+    texts = [text for text in found if isinstance(text, str)]
+    return "".join(texts) if len(texts) == len(found) else None
 
 
 def _text_of(value: object) -> str:
