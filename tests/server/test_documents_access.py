@@ -11,7 +11,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.server.scripted import ScriptedEngine
 from weft.server import create_app
-from weft.server.documents_api.availability import is_local, off_reason
+from weft.server.documents_api.availability import is_local, is_public_address, off_reason
 from weft.settings import Settings
 
 EVIL = "https://evil.example"
@@ -189,6 +189,15 @@ async def test_the_address_of_another_server_around_the_application_counts(tmp_p
     async with client_of(tmp_path) as client:
         client.base_url = httpx.URL(f"http://{address}:8080")
         assert (await client.get("/documents")).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("host", "is_public"),
+    [("10.0.0.1", True), ("fe80::a", True), ("::1", False), ("/run/weft1.sock", False), ("", False)],
+    ids=str,
+)
+def test_an_address_is_public_unless_it_is_loopback_or_a_socket(host: str, is_public: bool) -> None:
+    assert is_public_address(host) is is_public
 
 
 async def test_an_exported_file_is_no_page(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Whether the server offers documents."""
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from weft.settings import Settings
@@ -29,9 +29,18 @@ def off_reason(settings: Settings, *, has_keys: bool) -> str | None:
 
 def is_local(host: str) -> bool:
     """Returns whether only this machine reaches an address of `--host`: loopback, or a unix socket."""
-    if host == "localhost" or host.endswith(".sock"):
-        return True
+    address = _address(host)
+    return host == "localhost" or host.endswith(".sock") if address is None else address.is_loopback
+
+
+def is_public_address(host: str) -> bool:
+    """Returns whether other machines reach the address at which a request arrived. A unix socket has none."""
+    address = _address(host)
+    return address is not None and not address.is_loopback
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
     try:
-        return ip_address(host.strip("[]")).is_loopback
+        return ip_address(host.strip("[]"))
     except ValueError:
-        return False
+        return None

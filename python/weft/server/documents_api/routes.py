@@ -23,7 +23,7 @@ from weft.server.api import Api, provided
 from weft.server.auth import current_owner
 from weft.server.context import ServiceDependency
 from weft.server.documents_api import translate
-from weft.server.documents_api.availability import is_local
+from weft.server.documents_api.availability import is_public_address
 from weft.server.documents_api.feed import FeedResponse
 from weft.server.documents_api.reports import (
     ChangedNodes,
@@ -81,8 +81,7 @@ def require_local_address(connection: ASGIConnection[Any, Any, Any, Any], _: Bas
         NotSupportedError: The server offers no documents there.
     """
     host, _port = connection.scope.get("server") or ("", None)
-    has_keys = current_owner() is not None
-    if not has_keys and any(character.isdigit() for character in host) and not is_local(host):
+    if current_owner() is None and is_public_address(host):
         raise NotSupportedError("documents are off: other machines reach this address, and the server has no API keys")
 
 
