@@ -76,6 +76,33 @@ pub enum RelocateError {
     Lost(StateError),
 }
 
+/// A sequence whose next tokens a draft model predicts.
+#[derive(Debug, Clone, Copy)]
+pub struct DraftRequest<'a> {
+    pub sequence: KvSeqId,
+    /// The tokens of the sequence, in two parts. All but the last one are computed.
+    pub tokens: [&'a [Token]; 2],
+    /// Maximum number of drafted tokens, at least 1.
+    pub n_most: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftModelInfo {
+    /// Maximum length of a draft.
+    pub n_most: u32,
+    /// A shorter draft takes as long as the longest.
+    pub has_fixed_cost: bool,
+}
+
+/// Drafts of a draft model.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelDrafts {
+    /// One per request; empty if nothing can be drafted, or not yet.
+    pub drafts: Vec<Vec<Token>>,
+    /// Number of tokens of the sequences that the draft model had to compute first.
+    pub n_caught_up: u32,
+}
+
 /// A model with its KV cells, which [`KvCache`](crate::cache::KvCache) tracks. Every method is called on the worker thread.
 /// Implementations check everything that would otherwise abort the process, and return an error.
 pub trait Runner {
@@ -172,6 +199,20 @@ pub trait Runner {
     fn suppressed_tokens(&self) -> &[Token];
 
     fn token_strings(&self) -> TokenStrings;
+
+    /// Returns the properties of the draft model, if there is one.
+    ///
+    /// The state of a draft model follows the sequences: what is forked, truncated or dropped here is so there. What it lacks, such
+    /// as restored tokens, makes drafts worse or later, never wrong.
+    fn draft_model(&self) -> Option<DraftModelInfo> {
+        None
+    }
+
+    /// Drafts tokens with a draft model, for sequences that the next decode continues. The draft model computes at most
+    /// `max_caught_up` tokens that it lacks; sequences of which it lacks more get no draft yet.
+    fn draft(&mut self, requests: &[DraftRequest<'_>], _max_caught_up: u32) -> ModelDrafts {
+        ModelDrafts { drafts: vec![Vec::new(); requests.len()], n_caught_up: 0 }
+    }
 
     /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit.
     fn is_repeatable(&self) -> bool;

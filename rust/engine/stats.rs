@@ -75,6 +75,8 @@ pub struct SpeculationStats {
     pub n_accepted_at: [u64; N_DRAFT_POSITIONS],
     /// Size of the index of texts.
     pub n_index_bytes: usize,
+    /// Time of the draft model's drafts.
+    pub model_time: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,18 +98,21 @@ pub enum DraftSource {
     Text,
     /// What the constraint forces.
     Constraint,
+    /// A draft model.
+    Model,
     /// [`Replay`](crate::request::Replay), for tests and benchmarks.
     Replay,
 }
 
 impl DraftSource {
-    pub const ALL: [Self; 3] = [Self::Text, Self::Constraint, Self::Replay];
+    pub const ALL: [Self; 4] = [Self::Text, Self::Constraint, Self::Model, Self::Replay];
 
     /// Returns the label of its metrics; `None` for tests and benchmarks.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Text => Some("text"),
             Self::Constraint => Some("constraint"),
+            Self::Model => Some("model"),
             Self::Replay => None,
         }
     }

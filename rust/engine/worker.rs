@@ -99,7 +99,8 @@ impl<R: Runner> Worker<R> {
         if let Some(decode_time) = decode_time {
             let rest = took.saturating_sub(decode_time + moved);
             planner.budget.observe_rest(rest);
-            planner.budget.observe_tokens(n_sampled, rest);
+            let of_drafts = hooks::time_of_drafts(self.scheduler.features());
+            planner.budget.observe_tokens(n_sampled, rest.saturating_sub(of_drafts));
             hooks::after_step(self.scheduler.features_mut(), took.saturating_sub(moved));
             planner.adapters.observe(took.as_secs_f64());
         }

@@ -17,8 +17,8 @@ pub use vocabulary::{END, N_VOCAB, NEWLINE, OPENING, SUPPRESSED, tokens_of};
 
 use crate::config::Grouping;
 use crate::engine::runner::{
-    AdapterSchedule, AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MediaRows, MemoryKind, Plan, RelocateError, Runner,
-    StateError,
+    AdapterSchedule, AdapterSet, DecodeError, DraftModelInfo, DraftRequest, ForkRule, IdleCost, KvSeqId, MediaRows, MemoryKind,
+    ModelDrafts, Plan, RelocateError, Runner, StateError,
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::TokenStrings;
@@ -40,11 +40,22 @@ pub struct FakeRunner {
     adapters: Vec<AdapterScale>,
     /// Invocation tokens of each adapter; empty unless it is an activated `LoRA`.
     invocations: Vec<Vec<Token>>,
+    draft_model: Option<FakeDraftModel>,
+}
+
+/// A draft model that knows what greedy sampling returns, but for errors.
+#[derive(Debug, Clone, Copy)]
+pub struct FakeDraftModel {
+    pub n_most: u32,
+    /// About one in so many tokens is wrong; 0 for none.
+    pub wrong_one_in: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct FakeSequence {
     tokens: Vec<FakeToken>,
+    /// Number of the first tokens that the draft model has.
+    n_known: u32,
     n_grouped: u32,
     /// First position from which everything that a sliding window sees is present; 0 for other memories.
     whole_from: u32,
@@ -101,6 +112,7 @@ impl FakeRunner {
             token_strings: TokenStrings::new(FakeVocabulary { end_tokens: &[END] }),
             adapters: Vec::new(),
             invocations: Vec::new(),
+            draft_model: None,
         };
         (runner, control)
     }
@@ -130,6 +142,11 @@ impl FakeRunner {
     /// Makes this adapter an activated `LoRA` with these invocation tokens.
     pub fn invoked_by(mut self, adapter: usize, tokens: &[Token]) -> Self {
         self.invocations[adapter] = tokens.to_vec();
+        self
+    }
+
+    pub fn with_draft_model(mut self, draft_model: FakeDraftModel) -> Self {
+        self.draft_model = Some(draft_model);
         self
     }
 
@@ -321,6 +338,7 @@ impl Runner for FakeRunner {
         let mut shared = self.sequence(from).clone();
         shared.assert_ungrouped();
         shared.tokens.truncate(n_tokens as usize);
+        shared.n_known = shared.n_known.min(n_tokens);
         for token in &shared.tokens {
             self.n_owners[token.cell] += 1;
         }
@@ -338,6 +356,7 @@ impl Runner for FakeRunner {
         }
         let removed = sequence.tokens.split_off(sequence.tokens.len().min(n_kept as usize));
         sequence.whole_from = sequence.len().min(sequence.whole_from);
+        sequence.n_known = sequence.len().min(sequence.n_known);
         self.release(&removed);
         true
     }
@@ -473,6 +492,38 @@ impl Runner for FakeRunner {
 
     fn token_strings(&self) -> TokenStrings {
         self.token_strings.clone()
+    }
+
+    fn draft_model(&self) -> Option<DraftModelInfo> {
+        self.draft_model.map(|draft_model| DraftModelInfo { n_most: draft_model.n_most, has_fixed_cost: false })
+    }
+
+    fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
+        let FakeDraftModel { n_most: n_longest, wrong_one_in } =
+            self.draft_model.expect("only a draft model is asked for drafts");
+        let mut n_caught_up = 0;
+        let drafts = requests.iter().map(|&DraftRequest { sequence: id, tokens, n_most }| {
+            assert!((1..=n_longest).contains(&n_most), "a draft of {n_most} tokens; the longest has {n_longest}");
+            let sequence = self.sequence_mut(id);
+            let last = tokens.concat().pop().expect("a token was sampled");
+            let n_tokens = u32::try_from(tokens.concat().len()).expect("a context has fewer than 2³² tokens");
+            assert_eq!(n_tokens, sequence.len() + 1, "{id:?} computes its last token next");
+            let n_new = (sequence.len() - sequence.n_known).min(max_caught_up - n_caught_up);
+            n_caught_up += n_new;
+            sequence.n_known += n_new;
+            if sequence.n_known < sequence.len() {
+                return Vec::new();
+            }
+            let mut digest = extend_digest(sequence.digest(), last);
+            let draft = (0..n_most).map(|_| {
+                let is_wrong = wrong_one_in > 0 && digest.is_multiple_of(wrong_one_in);
+                let token = if is_wrong { NEWLINE } else { greedy_token(digest) };
+                digest = extend_digest(digest, token);
+                token
+            });
+            draft.collect()
+        });
+        ModelDrafts { drafts: drafts.collect(), n_caught_up }
     }
 }
 

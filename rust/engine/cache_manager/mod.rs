@@ -19,6 +19,7 @@ use crate::config::Limits;
 use crate::engine::cache_manager::guards::{PathGuard, Release, ReleaseQueue};
 use crate::engine::cache_manager::move_budget::MoveBudget;
 use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, Runner};
+use crate::engine::runner::{DraftRequest, ModelDrafts}; // feature: speculation
 use crate::error::Error;
 use crate::request::{PinnedPrefix, PlacedMedia, Token};
 
@@ -266,6 +267,12 @@ impl<R: Runner> CacheManager<R> {
         self.flush();
         self.move_budget.record_decode(self.kv.now());
         self.runner.decode(plan)
+    }
+
+    // feature: speculation
+    pub(crate) fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
+        self.flush();
+        self.runner.draft(requests, max_caught_up)
     }
 
     pub(crate) fn n_held(&mut self, id: KvSeqId) -> u32 {

@@ -205,7 +205,7 @@ pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, gro
 }
 
 /// Drafts tokens for running sequences.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom) {
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, room: &DraftRoom) {
     speculation::draft(scheduler, cache, room);
 }
 
@@ -248,6 +248,13 @@ pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut C
 /// A step with a decode took this long.
 pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
     speculation::after_step(features, took);
+}
+
+/// Returns the time of this step outside of its decode that depends on no sampled token.
+pub(crate) fn time_of_drafts(features: &SchedulerFeatures) -> Duration {
+    let mut time = Duration::ZERO;
+    time += speculation::model_time(features);
+    time
 }
 
 pub(crate) fn add_metrics(features: &SchedulerFeatures, stats: &mut Stats) {

@@ -65,7 +65,7 @@ impl Planner {
     }
 
     /// Drafts tokens in the rows, cells and logits that this step leaves.
-    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
+    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
         let running = scheduler.slots.running();
         let n_planned: u32 = running.iter().map(|running| running.n_planned).sum();
         let n_with_logits = |running: &RunningSequence| if hooks::rows_wanted(running).is_some() { running.n_planned } else { 1 };

@@ -17,6 +17,7 @@ mod histograms;
 mod limits;
 mod many_completions;
 mod media;
+mod model_drafts; // feature: speculation
 mod pins;
 mod preemption;
 mod pressure;

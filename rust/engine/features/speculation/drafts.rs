@@ -17,6 +17,9 @@ const FORCED_SHARE: f64 = 0.9;
 /// text was spelt, and continues beyond the next choice.
 const MIN_PREFERRED: usize = 4;
 
+/// Assumed share of a draft model's tokens that are sampled.
+pub(crate) const MODEL_SHARE: f64 = 0.7;
+
 /// Assumed share of replayed tokens that are right.
 const REPLAYED_SHARE: f64 = 0.7;
 
@@ -34,8 +37,8 @@ pub(crate) struct SequenceDrafts {
     acceptance: [Acceptance; DraftSource::ALL.len()],
     /// Source of the draft that is being verified.
     source: DraftSource,
-    /// First token of a draft from the constraint that is not verified.
-    unverified: Option<Token>,
+    /// First token of a draft that is not verified, and its source.
+    unverified: Option<(DraftSource, Token)>,
     /// Number of its sampled tokens before the last step, if it was in it.
     n_predicted: Option<u32>,
     slack: RateSlack,
@@ -53,6 +56,8 @@ pub(crate) struct Proposal {
     pub(crate) slack: RateSlack,
     /// Verified as a whole, whatever is expected.
     pub(crate) is_forced: bool,
+    /// Maximum length of a draft.
+    pub(crate) n_most: usize,
 }
 
 impl Default for SequenceDrafts {
@@ -60,6 +65,7 @@ impl Default for SequenceDrafts {
         let acceptance = DraftSource::ALL.map(|source| match source {
             DraftSource::Text => Acceptance::of_text(),
             DraftSource::Constraint => Acceptance::assumed(FORCED_SHARE),
+            DraftSource::Model => Acceptance::assumed(MODEL_SHARE),
             DraftSource::Replay => Acceptance::assumed(REPLAYED_SHARE),
         });
         Self {
@@ -112,9 +118,9 @@ impl SequenceDrafts {
             if let Some(prediction) = index.push(cursor, token) {
                 self.acceptance[DraftSource::Text as usize].observe(prediction.n_matched, prediction.is_correct);
             }
-            // Without this, a constraint whose drafts failed would never be drafted from again.
-            if let Some(unverified) = self.unverified.take() {
-                self.acceptance[DraftSource::Constraint as usize].observe(0, unverified == token);
+            // Without this, a source whose drafts failed would never be drafted from again.
+            if let Some((source, unverified)) = self.unverified.take() {
+                self.acceptance[source as usize].observe(0, unverified == token);
             }
             if sequence.constraint.is_some() {
                 self.spacing.read(token_strings.piece(token));
@@ -163,10 +169,27 @@ impl SequenceDrafts {
         // A prompt with media contains ids that are not in the vocabulary.
         let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < token_strings.n_vocab());
         tokens.truncate(tokens.iter().take_while(is_valid).count());
-        self.unverified = tokens.first().copied().filter(|_| source == DraftSource::Constraint);
+        let is_constraint = source == DraftSource::Constraint;
+        self.unverified = tokens.first().filter(|_| is_constraint).map(|&token| (source, token));
         let survival = self.acceptance[source as usize].survival(n_matched, tokens.len());
         let is_forced = sequence.request.speculation.replay.as_ref().is_some_and(|replay| replay.is_forced);
-        Proposal { source, tokens, survival, slack: self.slack, is_forced }
+        Proposal { source, tokens, survival, slack: self.slack, is_forced, n_most }
+    }
+
+    /// Returns the estimated acceptance of a source's drafts.
+    pub(crate) fn acceptance_mut(&mut self, source: DraftSource) -> &mut Acceptance {
+        &mut self.acceptance[source as usize]
+    }
+
+    /// Returns the draft of a model as a proposal, cut where the constraint of `sequence` rejects a token.
+    pub(crate) fn propose_of_model(&mut self, sequence: &mut Sequence, mut tokens: Vec<Token>) -> Proposal {
+        if let Some(constraint) = &mut sequence.constraint {
+            tokens.truncate(constraint.n_allowed(&tokens));
+        }
+        self.unverified = tokens.first().map(|&token| (DraftSource::Model, token));
+        let survival = self.acceptance[DraftSource::Model as usize].survival(0, tokens.len());
+        let n_most = tokens.len();
+        Proposal { source: DraftSource::Model, tokens, survival, slack: self.slack, is_forced: false, n_most }
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod acceptance;
 pub(crate) mod drafts;
 pub(crate) mod forced_tokens;
 pub(crate) mod gate;
+pub(crate) mod model_drafts;
 pub(crate) mod text_index;
 
 #[cfg(test)]
@@ -22,6 +23,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::features::speculation::drafts::Proposal;
 use crate::engine::features::speculation::gate::{Candidate, ExpectedStep, Gate, StepLimits, best_lengths};
+use crate::engine::features::speculation::model_drafts::DraftModelUse;
 use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
 use crate::engine::runner::{ForkRule, Runner};
@@ -29,7 +31,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::{Draft, DraftRoom, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
-use crate::engine::stats::{N_DRAFT_POSITIONS, SpeculationStats};
+use crate::engine::stats::{DraftSource, N_DRAFT_POSITIONS, SpeculationStats};
 use crate::request::{Finished, Task};
 use crate::sampling::TokenStrings;
 
@@ -47,15 +49,17 @@ pub(crate) struct Speculator {
     /// `None` until the first draft is due.
     index: Option<TextIndex>,
     gate: Gate,
+    model: DraftModelUse,
     last_step: ExpectedStep,
 }
 
 /// Drafts tokens for running sequences.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom) {
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, room: &DraftRoom) {
     if !is_on(scheduler, cache) {
         return;
     }
-    let proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
+    let mut proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
+    model_drafts::propose(scheduler, cache, room, &mut proposals);
     let row_percent = scheduler.limits().speculation.row_percent;
     let lengths = choose(&proposals, row_percent, &mut scheduler.features_mut().speculation, room);
     for ((key, proposal), length) in proposals.into_iter().zip(lengths).filter(|&(_, length)| length > 0) {
@@ -82,9 +86,9 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32)
         if takes_drafts(running) {
             let (n_held, n_most) = (running.n_held, max_draft(scheduler, running).min(n_most));
             let (sequence, group, features) = scheduler.parts_of(key);
-            let Speculator { index, last_step, .. } = &mut features.speculation;
+            let Speculator { index, last_step, model, .. } = &mut features.speculation;
             let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
-            let mut drafts = sequence.features.speculation.take().unwrap_or_default();
+            let mut drafts = sequence.features.speculation.take().unwrap_or_else(|| Box::new(model.begin_sequence()));
             drafts.is_first = group.index_in_stream(0) == sequence.index;
             drafts.observe_step(sequence, *last_step);
             n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
@@ -121,6 +125,8 @@ fn choose(
     };
     let candidates: Vec<Candidate> = proposals.iter().map(candidate).collect();
     let DraftRoom { decode_s, row_s, token_s, max_decode_s, .. } = *room;
+    let model_s = speculator.model.spent().as_secs_f64();
+    let max_decode_s = max_decode_s - model_s;
     let choice = if let Some(row_percent) = row_percent {
         let decode_s = |n_drafted| 1.0 + f64::from(row_percent * n_drafted) / 100.0;
         let limits = StepLimits { decode_s: &decode_s, row_s: 1.0, token_s: 0.0, max_rows, max_decode_s: f64::INFINITY };
@@ -128,7 +134,7 @@ fn choose(
     } else {
         speculator.gate.choose(&candidates, &StepLimits { decode_s, row_s, token_s, max_rows, max_decode_s })
     };
-    speculator.last_step = choice.step;
+    speculator.last_step = ExpectedStep { step_s: choice.step.step_s + model_s, ..choice.step };
     forced.into_iter().zip(choice.lengths).map(|(forced, chosen)| forced + chosen).collect()
 }
 
@@ -160,6 +166,9 @@ fn max_draft(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
 pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {
     let Some(drafts) = &mut sequence.features.speculation else { return };
     let source = drafts.count(draft);
+    if source == DraftSource::Model {
+        features.speculation.model.on_verified(draft);
+    }
     let stats = &mut features.speculation.stats;
     let of_source = &mut stats.by_source[source as usize];
     of_source.n_drafts += 1;
@@ -171,9 +180,15 @@ pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Seque
     }
 }
 
+/// Returns the time in which a draft model has drafted in this step.
+pub(crate) fn model_time(features: &SchedulerFeatures) -> Duration {
+    features.speculation.model.spent()
+}
+
 /// A step with a decode took this long.
 pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
-    features.speculation.gate.observe(took.as_secs_f64());
+    let Speculator { gate, model, .. } = &mut features.speculation;
+    gate.observe(took.saturating_sub(model.spent()).as_secs_f64());
 }
 
 pub(crate) fn add_to(features: &SequenceFeatures, finished: &mut Finished) {

@@ -1,0 +1,329 @@
+//! Drafts of a draft model: whether they are requested in a step, how long they are, and what they cost.
+//!
+//! A draft from text costs nothing until it is verified; one of a model costs passes of that model. So the length is chosen before
+//! the draft is made, from the acceptance of earlier drafts by position. If no length gains, a short draft is tried after ever
+//! more steps.
+
+use std::time::{Duration, Instant};
+
+use crate::engine::cache_manager::CacheManager;
+use crate::engine::features::speculation::acceptance::Acceptance;
+use crate::engine::features::speculation::drafts::{MODEL_SHARE, Proposal, SequenceDrafts};
+use crate::engine::runner::{DraftModelInfo, DraftRequest, ModelDrafts, Runner};
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::running_sequence::{Draft, DraftRoom};
+use crate::engine::scheduler::scheduling_key::SchedulingKey;
+use crate::engine::stats::DraftSource;
+use crate::request::Token;
+use crate::sampling::TokenStrings;
+
+/// Minimum gain in tokens per second for which a model drafts: estimates differ by as much.
+const MIN_GAIN: f64 = 0.05;
+
+/// Length of drafts that only measure, unless the model's maximum is lower.
+const TRIED: usize = 3;
+
+/// Steps after which a draft without expected gain is tried, at first and at most.
+const TRIAL_INTERVALS: [u32; 2] = [32, 2048];
+
+/// Each so many drafts, one is twice as long as expected to be best, so that the acceptance of later positions is measured.
+const LONGER_EVERY: u32 = 16;
+
+/// Tokens that the draft model may catch up with in a step until their cost is measured.
+const FIRST_CAUGHT_UP: u32 = 256;
+
+/// Minimum tokens that the draft model may catch up with in a step.
+const MIN_CAUGHT_UP: u32 = 16;
+
+/// State of the engine.
+#[derive(Debug)]
+pub(crate) struct DraftModelUse {
+    /// Mean seconds of a pass over one token of each sequence; 0 until it is measured.
+    pass_s: f64,
+    /// Mean seconds of a token that the draft model catches up with; 0 until it is measured.
+    caught_up_s: f64,
+    /// Acceptance over all sequences, which a new sequence begins with.
+    acceptance: Acceptance,
+    n_drafts: u32,
+    n_idle_steps: u32,
+    trial_interval: u32,
+    /// Time of the drafts of this step.
+    spent: Duration,
+}
+
+impl Default for DraftModelUse {
+    fn default() -> Self {
+        Self {
+            pass_s: 0.0,
+            caught_up_s: 0.0,
+            acceptance: Acceptance::assumed(MODEL_SHARE),
+            n_drafts: 0,
+            n_idle_steps: 0,
+            trial_interval: TRIAL_INTERVALS[0],
+            spent: Duration::ZERO,
+        }
+    }
+}
+
+/// Expected time of this step.
+struct StepTime<'a> {
+    /// Mean seconds with a number of drafted rows, without the time of a draft model.
+    with_rows_s: &'a dyn Fn(u32) -> f64,
+    max_s: f64,
+}
+
+/// What is expected of a sequence in this step.
+struct Expectation {
+    /// Tokens of the draft that is proposed without the model, and how many of them will be accepted.
+    n_other: usize,
+    other: f64,
+    /// Probability that each token of a model's draft is accepted with all before it; empty if none is requested.
+    survival: Vec<f64>,
+}
+
+impl DraftModelUse {
+    pub(crate) fn begin_sequence(&self) -> SequenceDrafts {
+        let mut drafts = SequenceDrafts::default();
+        *drafts.acceptance_mut(DraftSource::Model) = self.acceptance.clone();
+        drafts
+    }
+
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// Counts the tokens of a verified draft of the model.
+    pub(crate) fn on_verified(&mut self, draft: &Draft) {
+        for position in 0..draft.tokens.len().min(draft.n_accepted + 1) {
+            self.acceptance.observe(position, position < draft.n_accepted);
+        }
+    }
+
+    /// Returns the length of the drafts to request in this step; 0 for none.
+    fn choose_length(&mut self, expectations: &[Expectation], step: &StepTime<'_>, info: DraftModelInfo) -> usize {
+        let n_longest = info.n_most as usize;
+        let tried = if info.has_fixed_cost { n_longest } else { TRIED.min(n_longest) };
+        if self.pass_s == 0.0 {
+            return tried;
+        }
+        let best = self.best_length(expectations, step, info);
+        if best > 0 {
+            (self.n_idle_steps, self.trial_interval) = (0, TRIAL_INTERVALS[0]);
+            let is_longer = self.n_drafts % LONGER_EVERY == LONGER_EVERY - 1;
+            return if is_longer { (2 * best).min(n_longest) } else { best };
+        }
+        self.n_idle_steps += 1;
+        if self.n_idle_steps < self.trial_interval {
+            return 0;
+        }
+        self.n_idle_steps = 0;
+        self.trial_interval = (2 * self.trial_interval).min(TRIAL_INTERVALS[1]);
+        tried
+    }
+
+    /// Returns the length with the highest expected tokens per second; 0 if none gains.
+    fn best_length(&self, expectations: &[Expectation], step: &StepTime<'_>, info: DraftModelInfo) -> usize {
+        let rate = |length: usize| {
+            let is_of_model = |expected: &&Expectation| length > 0 && !expected.survival.is_empty();
+            let n_of_model = expectations.iter().filter(is_of_model).map(|expected| length.min(expected.survival.len()));
+            let of_others = expectations.iter().filter(|expected| !is_of_model(expected));
+            let n_drafted = n_of_model.sum::<usize>() + of_others.clone().map(|expected| expected.n_other).sum::<usize>();
+            let of_model = expectations.iter().filter(is_of_model).flat_map(|expected| expected.survival.iter().take(length));
+            let n_emitted = expectations.iter().map(|_| 1.0).sum::<f64>()
+                + of_model.sum::<f64>()
+                + of_others.map(|expected| expected.other).sum::<f64>();
+            let [n_drafted, n_passes] = [n_drafted, length].map(|n| u32::try_from(n).expect("drafts are short"));
+            let took_s = (step.with_rows_s)(n_drafted) + f64::from(n_passes) * self.pass_s;
+            if length > 0 && took_s > step.max_s { 0.0 } else { n_emitted / took_s.max(f64::MIN_POSITIVE) }
+        };
+        let mut best = (0, rate(0) * (1.0 + MIN_GAIN));
+        let n_longest = info.n_most as usize;
+        for length in if info.has_fixed_cost { n_longest } else { 1 }..=n_longest {
+            let rate = rate(length);
+            if rate > best.1 {
+                best = (length, rate);
+            }
+        }
+        best.0
+    }
+
+    /// Returns the number of tokens that the draft model may catch up with in the rest of the time of a step.
+    fn max_caught_up(&self, step: &StepTime<'_>) -> u32 {
+        if self.caught_up_s == 0.0 {
+            return FIRST_CAUGHT_UP;
+        }
+        let left_s = step.max_s - (step.with_rows_s)(0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a negative or large number is clamped")]
+        let n = (left_s / self.caught_up_s) as u32;
+        n.max(MIN_CAUGHT_UP)
+    }
+
+    /// Drafts of `n_passes` tokens took this long, after `n_caught_up` other tokens were computed.
+    fn observe(&mut self, n_passes: usize, n_caught_up: u32, n_sequences: usize, took: Duration) {
+        self.n_drafts = self.n_drafts.wrapping_add(1);
+        self.spent += took;
+        let took_s = took.as_secs_f64().max(1e-7);
+        let n_passes = f64::from(u32::try_from(n_passes).expect("drafts are short"));
+        // A token for each sequence is what every draft whose tokens were all accepted has to catch up with.
+        let is_usual = n_caught_up as usize <= n_sequences;
+        if is_usual && n_passes > 0.0 {
+            update(&mut self.pass_s, took_s / n_passes);
+        } else if n_caught_up > 0 {
+            let rest_s = (took_s - n_passes * self.pass_s).max(0.0);
+            update(&mut self.caught_up_s, rest_s.max(0.1 * took_s) / f64::from(n_caught_up));
+            if self.pass_s == 0.0 && n_passes > 0.0 {
+                self.pass_s = took_s / (n_passes + 1.0);
+            }
+        }
+    }
+}
+
+/// Moves a mean towards a measurement: slowly if that is longer, since other processes delay.
+fn update(mean_s: &mut f64, measured_s: f64) {
+    let weight = if measured_s < *mean_s { 0.5 } else { 0.1 };
+    *mean_s = if *mean_s == 0.0 { measured_s } else { *mean_s + weight * (measured_s.min(3.0 * *mean_s) - *mean_s) };
+}
+
+/// Requests drafts of the draft model, and replaces the proposals of their sequences.
+pub(crate) fn propose<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    room: &DraftRoom<'_>,
+    proposals: &mut [(SchedulingKey, Proposal)],
+) {
+    scheduler.features_mut().speculation.model.spent = Duration::ZERO;
+    let Some(info) = cache.runner().draft_model().filter(|_| room.n_rows > 0) else { return };
+    let n_longest = info.n_most as usize;
+    let is_forced = is_forced(scheduler);
+    let expectations: Vec<Expectation> =
+        proposals.iter().map(|(key, proposal)| expectation(scheduler, *key, proposal, n_longest)).collect();
+    if expectations.iter().all(|expected| expected.survival.is_empty()) {
+        return;
+    }
+    let model = &mut scheduler.features_mut().speculation.model;
+    let step = StepTime { with_rows_s: room.decode_s, max_s: room.max_decode_s };
+    let length = if is_forced { n_longest } else { model.choose_length(&expectations, &step, info) };
+    if length == 0 {
+        return;
+    }
+    let max_caught_up = model.max_caught_up(&step);
+    let drafted: Vec<usize> = (0..proposals.len()).filter(|&nth| !expectations[nth].survival.is_empty()).collect();
+    let requests: Vec<DraftRequest<'_>> = drafted
+        .iter()
+        .map(|&nth| {
+            let running = scheduler.sequence(proposals[nth].0);
+            let tokens = &running.sequence.tokens;
+            let n_most = u32::try_from(length.min(proposals[nth].1.n_most)).expect("drafts are short");
+            DraftRequest { sequence: running.id(), tokens: tokens.slices(0..tokens.len()), n_most }
+        })
+        .collect();
+    let started = Instant::now();
+    let ModelDrafts { drafts, n_caught_up } = cache.draft(&requests, max_caught_up);
+    let took = started.elapsed();
+    let n_passes = drafts.iter().map(Vec::len).max().unwrap_or(0);
+    let token_strings = cache.runner().token_strings();
+    let speculator = &mut scheduler.features_mut().speculation;
+    speculator.model.observe(n_passes, n_caught_up, drafted.len(), took);
+    speculator.stats.model_time += took;
+    for (nth, tokens) in drafted.into_iter().zip(drafts) {
+        replace(scheduler, &mut proposals[nth], tokens, &token_strings, is_forced);
+    }
+}
+
+/// Returns true if tests fix the cost of drafts: a draft model then drafts as much as it can in every step.
+fn is_forced(scheduler: &Scheduler) -> bool {
+    scheduler.limits().speculation.row_percent.is_some()
+}
+
+fn expectation(scheduler: &mut Scheduler, key: SchedulingKey, proposal: &Proposal, n_longest: usize) -> Expectation {
+    let is_forced = is_forced(scheduler);
+    let Proposal { source, tokens, survival, n_most, .. } = proposal;
+    let other: f64 = survival.iter().sum();
+    let mut expected = Expectation { n_other: tokens.len(), other, survival: Vec::new() };
+    let sequence = scheduler.completion_mut(key);
+    let has_media = !sequence.media_from(0).is_empty();
+    let Some(drafts) = sequence.features.speculation.as_mut().filter(|_| *n_most > 0 && *source != DraftSource::Replay) else {
+        return expected;
+    };
+    let of_model = drafts.acceptance_mut(DraftSource::Model).survival(0, n_longest.min(*n_most));
+    if !has_media && (is_forced || of_model.iter().sum::<f64>() > other) {
+        expected.survival = of_model;
+    }
+    expected
+}
+
+/// Replaces a proposal by a draft of the model, if it is expected to have more tokens accepted.
+fn replace(
+    scheduler: &mut Scheduler,
+    (key, proposal): &mut (SchedulingKey, Proposal),
+    mut tokens: Vec<Token>,
+    token_strings: &TokenStrings,
+    is_forced: bool,
+) {
+    let is_valid = |token: &&Token| usize::try_from(**token).is_ok_and(|token| token < token_strings.n_vocab());
+    tokens.truncate(tokens.iter().take_while(is_valid).count());
+    if tokens.is_empty() {
+        return;
+    }
+    let sequence = scheduler.completion_mut(*key);
+    let Some(mut drafts) = sequence.features.speculation.take() else { return };
+    let of_model = drafts.propose_of_model(sequence, tokens);
+    let expected = |proposal: &Proposal| proposal.survival.iter().sum::<f64>();
+    if is_forced || expected(&of_model) > expected(proposal) {
+        *proposal = of_model;
+    }
+    sequence.features.speculation = Some(drafts);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: DraftModelInfo = DraftModelInfo { n_most: 16, has_fixed_cost: false };
+
+    /// Ten milliseconds, and half of one for each row.
+    fn with_rows_s(n_drafted: u32) -> f64 {
+        0.010 + 0.0005 * f64::from(n_drafted)
+    }
+
+    const STEP: StepTime<'static> = StepTime { with_rows_s: &with_rows_s, max_s: f64::INFINITY };
+
+    /// A sequence of which each drafted token is accepted with this probability.
+    fn accepting(share: f64) -> [Expectation; 1] {
+        [Expectation { n_other: 0, other: 0.0, survival: (1..=16).map(|n| share.powi(n)).collect() }]
+    }
+
+    #[test]
+    fn the_length_grows_with_acceptance_and_falls_with_the_cost_of_a_pass() {
+        let length = |share, pass_s| {
+            let used = DraftModelUse { pass_s, ..DraftModelUse::default() };
+            used.best_length(&accepting(share), &STEP, INFO)
+        };
+        assert!(length(0.9, 0.001) > length(0.6, 0.001) && length(0.6, 0.001) > 0);
+        assert!(length(0.9, 0.003) < length(0.9, 0.001));
+        assert_eq!([length(0.3, 0.004), length(0.9, 0.02)], [0, 0]);
+    }
+
+    #[test]
+    fn a_step_with_drafts_stays_within_its_time() {
+        let used = DraftModelUse { pass_s: 0.002, ..DraftModelUse::default() };
+        let length = used.best_length(&accepting(0.95), &StepTime { max_s: 0.016, ..STEP }, INFO);
+        assert!((1..=2).contains(&length), "{length}");
+    }
+
+    #[test]
+    fn a_draft_whose_cost_is_fixed_is_as_long_as_possible_or_not_made() {
+        let length = |share| {
+            let used = DraftModelUse { pass_s: 0.001, ..DraftModelUse::default() };
+            used.best_length(&accepting(share), &STEP, DraftModelInfo { n_most: 4, has_fixed_cost: true })
+        };
+        assert_eq!([length(0.1), length(0.8)], [0, 4]);
+    }
+
+    #[test]
+    fn without_gain_trials_become_rare() {
+        let mut used = DraftModelUse { pass_s: 0.02, ..DraftModelUse::default() };
+        let mut n_trials = |n_steps| (0..n_steps).filter(|_| used.choose_length(&accepting(0.5), &STEP, INFO) > 0).count();
+        assert_eq!([n_trials(1_000), n_trials(100_000)], [5, 49]);
+    }
+}
