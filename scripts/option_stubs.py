@@ -35,7 +35,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
-from weft.config import Kernels, KvType, Pooling, RopeScaling
+from weft.config import DraftType, Kernels, KvType, Pooling, RopeScaling
 """,
     ),
     "request/sampling_options": Stub(

@@ -118,11 +118,14 @@ def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     value = bool | int | float | str
     lists = {
         "devices": Sequence[str] | None,
+        "draft_devices": Sequence[str] | None,
         "tensor_split": Sequence[float],
         "lora": Sequence[file | tuple[file, float]],
         "mmproj": file | None,
+        "draft_model": file | None,
         "kv_overrides": Mapping[str, value] | Sequence[tuple[str, value]],
         "tensor_overrides": Mapping[str, str] | Sequence[tuple[str, str]],
+        "draft_tensor_overrides": Mapping[str, str] | Sequence[tuple[str, str]],
         "cpus": Sequence[int],
         "cpus_batch": Sequence[int] | None,
     }

@@ -1511,7 +1511,7 @@ class SpeculationStats:
 
     @property
     def sources(self) -> dict[str, DraftStats]:
-        """Drafts by source: `text` (earlier text of the same owner) and `constraint` (what a grammar or a schema forces)."""
+        """Drafts by source: `text` (of the same owner), `constraint` (a grammar or a schema) and `model` (a draft model)."""
 
     @property
     def n_accepted_at(self) -> list[int]:

@@ -14,7 +14,7 @@ import msgspec
 from weft.errors import InvalidConfigError
 from weft.fields.meta import Range, Unset, described, invalid_fields
 
-__all__ = ["EngineConfig", "Kernels", "KvType", "Pooling", "RopeScaling"]
+__all__ = ["DraftType", "EngineConfig", "Kernels", "KvType", "Pooling", "RopeScaling"]
 
 MAX_SLOTS = 254
 MAX_THREADS = 512
@@ -31,6 +31,9 @@ KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0",
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """Pooling of a text's token embeddings."""
+
+DraftType = Literal["draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"]
+"""Type of a draft model."""
 
 RopeScaling = Literal["none", "linear", "yarn"]
 """RoPE scaling method."""
@@ -56,6 +59,8 @@ OTHER_NAMES = {
     "cpu_strict": "strict_cpu",
     "spec_type": "speculation",
     "spec_draft_n_max": "max_draft",
+    "model_draft": "draft_model",
+    "spec_draft_model": "draft_model",
 }
 """Names of settings on the command line and in other bindings. An error message suggests the name that is used here."""
 
@@ -169,6 +174,34 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         "number of last tokens that must occur in an earlier text before a draft continues it; lengths above 32 count as 32",
         Range(1, 1024),
     ] = 1
+    draft_model: Annotated[
+        str | None,
+        "draft model (GGUF) for speculative decoding: a smaller model with the same vocabulary, or one that reads hidden states"
+        " of this model (EAGLE-3, MTP, DFlash, DSpark). `speculation` auto is on then",
+        Unset("drafts come from text and constraints only"),
+    ] = None
+    draft_type: Annotated[
+        DraftType | None,
+        "type of the draft model; draft-mtp without `draft_model` uses the layers in the model's own file that predict further"
+        " tokens",
+        Unset("as its file says"),
+    ] = None
+    draft_min_p: Annotated[float, "minimum probability of a token that the draft model drafts", Range(0, 1)] = 0.0
+    draft_type_k: Annotated[KvType, "number format of the draft model's cached keys"] = "f16"
+    draft_type_v: Annotated[KvType, "number format of the draft model's cached values"] = "f16"
+    draft_n_gpu_layers: Annotated[
+        int | None, "number of layers of the draft model to keep in GPU memory", Range(0, MAX_NUMBER), Unset("all")
+    ] = None
+    draft_devices: Annotated[
+        tuple[str, ...] | None, "devices of the draft model in addition to the CPU, as in `devices`", Unset("all")
+    ] = None
+    draft_tensor_overrides: Annotated[
+        tuple[tuple[str, str], ...], "overrides of the memory of the draft model's tensors, as in `tensor_overrides`"
+    ] = ()
+    draft_cpu_moe: Annotated[bool, "keep the experts of the draft model in CPU memory"] = False
+    draft_n_cpu_moe: Annotated[
+        int, "number of layers of the draft model, from the first, whose experts stay in CPU memory", Range(0, MAX_NUMBER)
+    ] = 0
     use_mmap: Annotated[bool, "memory-map the model file instead of reading it"] = True
     use_mlock: Annotated[bool, "lock the weights in memory, so that they are never swapped out"] = False
     direct_io: Annotated[
@@ -303,10 +336,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # Lists are accepted, and stored as tuples.
-        for name in ("devices", "tensor_split", "cpus", "cpus_batch"):
+        for name in ("devices", "draft_devices", "tensor_split", "cpus", "cpus_batch"):
             if isinstance(given := getattr(self, name), list):
                 msgspec.structs.force_setattr(self, name, tuple(given))
-        for name in ("kv_overrides", "tensor_overrides"):
+        for name in ("kv_overrides", "tensor_overrides", "draft_tensor_overrides"):
             given = getattr(self, name)
             pairs = list(given.items()) if isinstance(given, Mapping) else given
             if isinstance(pairs, list | tuple):
@@ -314,9 +347,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, whole)
         if isinstance(self.lora, list | tuple):
             msgspec.structs.force_setattr(self, "lora", tuple(map(_adapter, self.lora)))
-        mmproj: object = self.mmproj
-        if isinstance(mmproj, os.PathLike):
-            msgspec.structs.force_setattr(self, "mmproj", os.fspath(mmproj))
+        for name in ("mmproj", "draft_model"):
+            if isinstance(path := getattr(self, name), os.PathLike):
+                msgspec.structs.force_setattr(self, name, os.fspath(path))
         for name, message in invalid_fields(self):
             raise InvalidConfigError(name, message)
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
-from weft.config import Kernels, KvType, Pooling, RopeScaling
+from weft.config import DraftType, Kernels, KvType, Pooling, RopeScaling
 
 class EngineOptions(TypedDict, total=False):
     """Fields of `EngineConfig` as keywords of `Engine`."""
@@ -34,6 +34,16 @@ class EngineOptions(TypedDict, total=False):
     speculation: Literal["auto", "on", "off"]
     max_draft: int
     min_draft_match: int
+    draft_model: str | os.PathLike[str] | None
+    draft_type: DraftType | None
+    draft_min_p: float
+    draft_type_k: KvType
+    draft_type_v: KvType
+    draft_n_gpu_layers: int | None
+    draft_devices: Sequence[str] | None
+    draft_tensor_overrides: Mapping[str, str] | Sequence[tuple[str, str]]
+    draft_cpu_moe: bool
+    draft_n_cpu_moe: int
     use_mmap: bool
     use_mlock: bool
     direct_io: bool

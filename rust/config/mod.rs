@@ -13,6 +13,7 @@
 
 mod compute;
 mod defaults;
+mod draft_model;
 mod engine_config;
 mod grouping;
 mod kernels;
@@ -32,6 +33,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 pub(crate) use defaults::with_defaults;
+pub use draft_model::{DraftKind, DraftModelConfig};
 pub use engine_config::{CacheRam, Checkpoints, EngineConfig, FlashAttention, KvType, TokenGap};
 pub use grouping::Grouping;
 pub use kernels::{EnabledKernels, KernelChoice};

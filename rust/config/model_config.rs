@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{KernelChoice, KvOverride, Placement, reject_value};
+use super::{DraftModelConfig, KernelChoice, KvOverride, Placement, reject_value};
 use crate::error::Result;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -29,6 +29,11 @@ pub struct ModelConfig {
     /// Replace values of the file's metadata; the last value of a key wins.
     pub overrides: Vec<KvOverride>,
     pub media: Option<MediaConfig>,
+    /// Loads layers that predict further tokens (MTP).
+    pub load_mtp: bool,
+    pub draft: Option<DraftModelConfig>,
+    /// The model drafts for another one, on which it may depend.
+    pub is_draft: bool,
     pub scope: LoadScope,
 }
 

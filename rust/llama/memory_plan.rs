@@ -78,8 +78,25 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
 
 fn measure_buffers(model: &Arc<Model>, config: &ResolvedConfig) -> Result<Vec<BufferUse>> {
     let refuse = |reason| params::refusal(model, &config.limits, reason);
-    let raw = RawContext::new(model, params::params(config, n_sequences(model, config)), config.kernels).map_err(refuse)?;
-    Ok(buffers_of(&raw))
+    let n_seq_max = n_sequences(model, config);
+    let raw = RawContext::new(model, params::params(config, n_seq_max), config.kernels).map_err(refuse)?;
+    let mut buffers = buffers_of(&raw);
+    let draft = model.draft_model().map(|draft| draft.measure(&raw, config, n_seq_max));
+    if let Some((context, has_own_weights)) = draft.transpose().map_err(refuse)?.flatten() {
+        for added in buffers_of(&context) {
+            let weights = if has_own_weights { added.weights } else { 0 };
+            match buffers.iter_mut().find(|buffer| buffer.name == added.name) {
+                Some(buffer) => {
+                    buffer.weights += weights;
+                    buffer.cache += added.cache;
+                    buffer.compute += added.compute;
+                }
+                None => buffers.push(BufferUse { weights, ..added }),
+            }
+        }
+        buffers.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    Ok(buffers)
 }
 
 pub(in crate::llama) fn buffers_of(context: &RawContext) -> Vec<BufferUse> {

@@ -9,6 +9,7 @@
 //! | `vocabulary` | tokenizing, special tokens, grammars of the vocabulary, infill and rerank templates |
 //! | `context` | the context and its memory: batches, sequences, saved states, files of saved prefixes |
 //! | `media` | images and audio |
+//! | `draft` | draft models |
 //! | `kernels` | where llama.cpp's graph calls the crate's own kernels |
 //! | `host` | the machine: threads, priorities, contention, allocator |
 //! | `embedding`, `encoder_only` | the context for embeddings, and models that cannot generate |
@@ -68,6 +69,7 @@ macro_rules! runner_functions_of_model {
 
 mod backend;
 mod context;
+mod draft;
 mod embedding;
 mod encoder_only;
 pub mod host;
@@ -89,13 +91,15 @@ use std::sync::Arc;
 
 use crate::config::{Grouping, ResolvedConfig, WeightLayout};
 use crate::engine::runner::{
-    AdapterSet, DecodeError, ForkRule, IdleCost, KvSeqId, MemoryKind, Plan, RelocateError, Runner, StateError,
+    AdapterSet, DecodeError, DraftModelInfo, DraftRequest, ForkRule, IdleCost, KvSeqId, MemoryKind, ModelDrafts, Plan,
+    RelocateError, Runner, StateError,
 };
 use crate::error::{self, Error};
 use crate::llama::context::Context;
 use crate::llama::context::batch::rows_of;
 pub(crate) use crate::llama::context::prefix_file::{PrefixFileError, PrefixFiles};
 use crate::llama::context::saved_state::StateLayout;
+use crate::llama::draft::DraftModel;
 pub use crate::llama::embedding::{embedder, has_repeatable_embeddings};
 pub(crate) use crate::llama::host::allocator::{trim_allocator, trim_heap};
 pub(crate) use crate::llama::host::niceness::{answer, compute};
@@ -113,6 +117,8 @@ use crate::sampling::TokenStrings;
 
 /// A model with its device cache. Created and used on the worker's thread.
 pub struct LlamaRunner {
+    // Dropped first: its context refers to the other one.
+    draft: Option<DraftModel>,
     context: Context,
     model: Arc<Model>,
     n_threads: u32,
@@ -166,6 +172,11 @@ impl LlamaRunner {
                 message: format!("grp_attn_n is {n}, but {reason}; set it to 1"),
             })?;
         }
+        let draft = match forks {
+            ForkRule::Anywhere => DraftModel::new(&context, config, n_seq_max)?,
+            // Rejected tokens could not be removed.
+            ForkRule::InWindow | ForkRule::AtEnd => None,
+        };
         let n_threads = config.n_threads;
         let token_strings = token_strings(&model);
         if config.kernels.attention && kernel_counts.n_attentions_left > 0 {
@@ -185,7 +196,7 @@ impl LlamaRunner {
             && context.has_explicit_positions()
             // Tokens that share a position are summed in the order of their cells.
             && config.limits.grouping.is_none();
-        Ok(Self { context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
+        Ok(Self { draft, context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
     }
 
     fn holds_window_before(&self, id: KvSeqId, n_tokens: u32) -> bool {
@@ -269,7 +280,20 @@ impl Runner for LlamaRunner {
             let reason = format!("invalid plan: the window of row {row} includes tokens that its restored sequence lacks");
             return Err(DecodeError { reason });
         }
-        self.context.decode(plan)
+        self.context.decode(plan)?;
+        if let Some(draft) = &mut self.draft {
+            let (tokens, positions, ids) = self.context.last_rows();
+            draft.process(tokens, positions, ids);
+        }
+        Ok(())
+    }
+
+    fn draft_model(&self) -> Option<DraftModelInfo> {
+        self.draft.as_ref().map(DraftModel::info)
+    }
+
+    fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
+        self.draft.as_mut().map_or_else(ModelDrafts::default, |draft| draft.draft(requests, max_caught_up))
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -289,17 +313,30 @@ impl Runner for LlamaRunner {
         let seq_len = self.context.seq_len(from);
         assert!(self.can_fork(from, seq_len, n_tokens), "cannot fork {n_tokens} of {seq_len} tokens of sequence {}", from.0);
         self.context.fork(from, to, n_tokens);
+        if let Some(draft) = &mut self.draft {
+            draft.fork(from, to, n_tokens);
+        }
     }
 
     fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         // Cells before the window are gone, and llama.cpp would continue without them.
         let is_cut = n_kept > 0 && n_kept < self.context.seq_len(id);
-        (!is_cut || self.holds_window_before(id, n_kept)) && self.context.truncate(id, n_kept)
+        let is_done = (!is_cut || self.holds_window_before(id, n_kept)) && self.context.truncate(id, n_kept);
+        if let Some(draft) = self.draft.as_mut().filter(|_| is_done) {
+            match self.context.positions(id).are_token_indices() {
+                true => draft.truncate(id, n_kept),
+                false => draft.clear(id),
+            }
+        }
+        is_done
     }
 
     fn drop_sequence(&mut self, id: KvSeqId) {
         let is_done = self.context.truncate(id, 0);
         assert!(is_done, "every memory can remove a whole sequence");
+        if let Some(draft) = &mut self.draft {
+            draft.clear(id);
+        }
     }
 
     fn memory_kind(&self) -> MemoryKind {

@@ -10,8 +10,9 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 use super::convert::shorten_repr;
 use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
-    AdapterConfig, CacheRam, Checkpoints, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig, ModelConfig, Named,
-    Placement, RopeConfig, SpeculationConfig, TensorOverride, ThreadPriority, Threads, TokenGap, TunedSettings,
+    AdapterConfig, CacheRam, Checkpoints, DraftKind, DraftModelConfig, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig,
+    ModelConfig, Named, Placement, RopeConfig, SpeculationConfig, SpeculationMode, TensorOverride, ThreadPriority, Threads,
+    TokenGap, TunedSettings,
 };
 use crate::llama::host::machine;
 
@@ -27,6 +28,7 @@ pub(super) fn read_model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>
         image_max_tokens: settings.get("image_max_tokens", COUNT)?,
     };
     media.validate()?;
+    let draft = settings.read_draft_model()?;
     let adapters: Vec<(PathBuf, f32)> = settings.get("lora", "a sequence of pairs of a file and a scale")?;
     let tensors: Vec<(String, String)> = settings.get("tensor_overrides", "a sequence of pairs of a pattern and a memory")?;
     Ok(ModelConfig {
@@ -53,6 +55,9 @@ pub(super) fn read_model_config(path: PathBuf, object: Option<&Bound<'_, PyAny>>
         adapters: adapters.into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
         overrides: read_kv_overrides(settings.get("kv_overrides", "a sequence of pairs of a key and a value")?)?,
         media: has_projector.then_some(media),
+        load_mtp: draft.as_ref().is_some_and(|draft| draft.path.is_none()),
+        draft,
+        is_draft: false,
         scope: LoadScope::All,
     })
 }
@@ -97,7 +102,7 @@ pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineCo
             min_step: settings.get("checkpoint_min_step", COUNT)?,
         },
         speculation: SpeculationConfig {
-            mode: settings.get_named("speculation")?,
+            mode: settings.read_speculation_mode()?,
             max_draft: settings.get("max_draft", COUNT)?,
             min_match: settings.get("min_draft_match", COUNT)?,
             // A setting of tests, which the class does not have.
@@ -141,6 +146,40 @@ impl<'py> Settings<'_, 'py> {
             priority: number.map_or(Ok(default.priority), priority)?,
             poll: poll.or(default.poll),
         })
+    }
+
+    /// A draft model is a request to draft, also where results depend on the batch.
+    fn read_speculation_mode(&self) -> PyResult<SpeculationMode> {
+        let mode = self.get_named("speculation")?;
+        let has_draft_model = self.read_draft_model()?.is_some();
+        Ok(if has_draft_model && mode == SpeculationMode::Auto { SpeculationMode::On } else { mode })
+    }
+
+    fn read_draft_model(&self) -> PyResult<Option<DraftModelConfig>> {
+        let path: Option<PathBuf> = self.get("draft_model", "a path or None")?;
+        let kind: Option<DraftKind> = self.get_named_or_none("draft_type")?;
+        if path.is_none() && kind.is_none() {
+            return Ok(None);
+        }
+        let tensors: Vec<(String, String)> =
+            self.get("draft_tensor_overrides", "a sequence of pairs of a pattern and a memory")?;
+        let draft = DraftModelConfig {
+            path,
+            kind,
+            n_gpu_layers: self.get("draft_n_gpu_layers", COUNT)?,
+            placement: Placement {
+                devices: self.get("draft_devices", "a sequence of names or None")?,
+                tensors: tensors.into_iter().map(|(pattern, buffer)| TensorOverride { pattern, buffer }).collect(),
+                cpu_moe: self.get("draft_cpu_moe", SWITCH)?,
+                n_cpu_moe: self.get("draft_n_cpu_moe", COUNT)?,
+                ..Placement::default()
+            },
+            type_k: self.get_named("draft_type_k")?,
+            type_v: self.get_named("draft_type_v")?,
+            min_p: self.get("draft_min_p", NUMBER)?,
+        };
+        draft.validate()?;
+        Ok(Some(draft))
     }
 
     fn read_cache_ram(&self) -> PyResult<CacheRam> {

@@ -154,6 +154,11 @@ impl Batch {
         &self.rows.ids
     }
 
+    /// Returns the tokens, positions and ids.
+    pub(crate) fn rows(&self) -> (&[sys::llama_token], &[sys::llama_pos], &[sys::llama_seq_id]) {
+        (&self.tokens, &self.rows.positions, &self.rows.ids)
+    }
+
     pub(crate) fn as_raw(&mut self) -> sys::llama_batch {
         self.rows.as_raw(self.tokens.as_mut_ptr(), std::ptr::null_mut())
     }

@@ -38,8 +38,17 @@ pub(super) struct Context {
 impl Context {
     /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
     pub(super) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> error::Result<Self> {
+        Self::with_params(model, config, params(config, n_seq_max))
+    }
+
+    /// As [`Context::new`], with parameters that differ from those of `config`.
+    pub(super) fn with_params(
+        model: &Arc<Model>,
+        config: &ResolvedConfig,
+        params: sys::llama_context_params,
+    ) -> error::Result<Self> {
         let limits = &config.limits;
-        let raw = RawContext::new(model, params(config, n_seq_max), config.kernels);
+        let raw = RawContext::new(model, params, config.kernels);
         let raw = raw.map_err(|reason| refusal(model, limits, reason))?;
         if raw.memory().is_null() {
             return Err(model.load_error("its architecture has no KV cache or recurrent state, so it cannot generate text"));

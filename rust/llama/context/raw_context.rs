@@ -279,6 +279,16 @@ impl RawContext {
         assert!(is_done, "the memory was found to support truncation when it was created");
     }
 
+    /// Removes the cells of `id` from `position` on, without changing its record. Returns false if the memory cannot.
+    pub(crate) fn cut(&mut self, id: KvSeqId, position: u32) -> bool {
+        self.remove_cells(id, position.cast_signed(), -1)
+    }
+
+    /// Returns the tokens, positions and ids of the last decode of tokens, in llama.cpp's order; none if it failed.
+    pub(crate) fn last_rows(&self) -> (&[sys::llama_token], &[sys::llama_pos], &[sys::llama_seq_id]) {
+        self.batch.rows()
+    }
+
     pub(crate) fn unshare_all(&mut self, id: KvSeqId) {
         self.remove_cells(id, -1, -1);
     }

@@ -119,11 +119,11 @@ fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>)
     if file.has_tensor(table) { Ok(()) } else { Err(format!("its tensor {table} is missing")) }
 }
 
-pub(crate) fn check_model(model: &RawModel, architecture: &str) -> Result<(), String> {
+pub(crate) fn check_model(model: &RawModel, architecture: &str, is_draft: bool) -> Result<(), String> {
     let (has_encoder, is_diffusion) = (model.get(sys::llama_model_has_encoder), model.get(sys::llama_model_is_diffusion));
-    let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
+    let kind = match (is_diffusion, has_encoder && !is_t5(architecture) && !is_draft) {
         (true, _) => "a diffusion model, which does not generate token by token",
-        (_, true) => "a draft model, which cannot run without its target model",
+        (_, true) => "a draft model, which cannot run without its target model (set draft_model to it)",
         _ => return Ok(()),
     };
     Err(format!("its architecture, {architecture}, is {kind}"))

@@ -93,6 +93,7 @@ pub(crate) fn load<F: FnMut(f32)>(
         params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
     }
     params.no_host = placement.no_host;
+    params.load_mtp = config.load_mtp;
     let overrides = overrides.as_list();
     params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);
     params.tensor_buft_overrides = tensors.map_or(null(), TensorOverrides::as_ptr);

@@ -20,6 +20,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{EngineConfig, KvType, MediaConfig, ModelConfig, ModelInfo, Pooling, WeightLayout};
 use crate::error::{Error, Result};
 use crate::llama::context::{kv_size::KvShape, memory};
+use crate::llama::draft::LoadedDraftModel;
 use crate::llama::model::identity::{Identity, ModelFiles, with_change};
 use crate::llama::model::raw_model::RawModel;
 use crate::llama::model::{adapters::Adapter, gguf::Metadata, kv_overrides::KvOverrides, tensor_overrides::TensorOverrides};
@@ -48,13 +49,14 @@ pub struct Model {
     /// Adapters, which belong to `inner`.
     adapters: Vec<Adapter>,
     projector: Option<Projector>,
+    draft: Option<LoadedDraftModel>,
 }
 
 impl Model {
     /// `progress` receives the loaded fraction, from 0 to 1, on this thread; it must not panic.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] for the file; [`Error::InvalidConfig`] for an adapter or a projector.
+    /// [`Error::ModelLoad`] for the file; [`Error::InvalidConfig`] for an adapter, a projector or a draft model.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
         config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
@@ -73,6 +75,7 @@ impl Model {
             // SAFETY: the model is alive, and drops the projector with itself.
             model.projector = Some(unsafe { Projector::load(media, model.as_ptr(), model.n_embd_in()) }?);
         }
+        model.draft = LoadedDraftModel::load(config, &model)?;
         Ok(model)
     }
 
@@ -87,7 +90,7 @@ impl Model {
         overrides.apply_to(&mut metadata);
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
-        kinds::check_model(&inner, &architecture)?;
+        kinds::check_model(&inner, &architecture, config.is_draft)?;
 
         let vocab = RawVocab::of(&inner);
         let vocabulary = VocabularyTable::read(vocab)?;
@@ -123,6 +126,7 @@ impl Model {
             grammars: Grammars::default(),
             adapters: Vec::new(),
             projector: None,
+            draft: None,
         })
     }
 
@@ -132,6 +136,15 @@ impl Model {
 
     pub(crate) fn projector(&self) -> Option<&Projector> {
         self.projector.as_ref()
+    }
+
+    pub(super) fn draft_model(&self) -> Option<&LoadedDraftModel> {
+        self.draft.as_ref()
+    }
+
+    /// Number of layers, without those that predict further tokens.
+    pub(super) fn n_layers(&self) -> u32 {
+        self.inner.get(sys::llama_model_n_layer).unsigned_abs()
     }
 
     pub(super) fn n_embd_in(&self) -> usize {
@@ -280,7 +293,8 @@ impl Model {
     pub(crate) fn info(&self, config: &EngineConfig) -> ModelInfo {
         ModelInfo {
             n_ctx_max: self.reach(&config.rope),
-            kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v),
+            kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v)
+                + self.draft.as_ref().map_or(0, |draft| draft.kv_bytes_per_token(self)),
             keeps_whole_states: self.keeps_states(),
             n_heads: self.kv_shape.n_query_heads,
             is_offloaded: memory::is_offloaded(self),

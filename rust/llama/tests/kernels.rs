@@ -19,7 +19,7 @@ use crate::llama::{LlamaRunner, kernels};
 use crate::request::Token;
 
 /// Returns the folder of llama.cpp's sources in cargo's registry.
-fn llama_cpp() -> PathBuf {
+pub(super) fn llama_cpp() -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--offline", "--locked"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -33,9 +33,15 @@ fn llama_cpp() -> PathBuf {
 
 #[test]
 fn mirrored_declarations_match_the_private_headers() {
-    let (sources, ours) = (llama_cpp(), Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/llama/kernels"));
+    check_mirror("rust/llama/kernels", &["ggml/src", "ggml/include", "include", "src"]);
+    check_mirror("rust/llama/draft", &["common", "ggml/include", "include", "src", "vendor"]);
+}
+
+/// Compiles the comparison of our declarations in a folder with llama.cpp's headers.
+fn check_mirror(ours: &str, folders: &[&str]) {
+    let (sources, ours) = (llama_cpp(), Path::new(env!("CARGO_MANIFEST_DIR")).join(ours));
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let folders = ["ggml/src", "ggml/include", "include", "src"].map(|folder| sources.join(folder));
+    let folders: Vec<_> = folders.iter().map(|folder| sources.join(folder)).collect();
     let mut command = Command::new(compiler);
     command.args(["-std=c++17", "-fsyntax-only", "-fno-access-control", "-Wno-invalid-offsetof"]);
     for folder in folders.iter().chain([&ours]) {

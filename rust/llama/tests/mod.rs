@@ -3,6 +3,7 @@
 mod adapters;
 mod cells;
 mod changes;
+mod draft;
 mod embeddings;
 #[path = "../../benches/speculation/equality.rs"]
 mod equality;
