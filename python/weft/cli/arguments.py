@@ -61,6 +61,9 @@ MODELS = ("model", "hf_repo", "model_url", "docker_repo", "preset")
 PROJECTORS = ("mmproj", "mmproj_url")
 """Mutually exclusive settings that select the projector."""
 
+DRAFT_MODELS = ("draft_model", "draft_hf_repo")
+"""Mutually exclusive settings that select the draft model."""
+
 RESPELLED: Mapping[str, Mapping[str, str]] = {
     "stream": {
         "-R": "--restore-prompt",
@@ -173,8 +176,12 @@ def _compat(argv: Sequence[str], spellings: Mapping[str, Spelling]) -> str | Non
 
 
 def _over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges values, the second with priority. A model or projector selected there replaces the first's."""
-    for what, names, dependents in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
+    """Merges values, the second with priority. A model, projector or draft model selected there replaces the first's."""
+    for what, names, dependents in (
+        ("model", MODELS, ("hf_file",)),
+        ("projector", PROJECTORS, ()),
+        ("draft model", DRAFT_MODELS, ()),
+    ):
         named = [name for name in names if name in overrides]
         if len(named) > 1:
             raise UsageError(f"{' and '.join(_spelled(name) for name in named)} each name a {what}; give one of them")

@@ -169,7 +169,7 @@ _FILES = "replicas read a local file, which must exist on every machine"
 _ADDRESS = "Ray Serve listens, see `serve start --http-host`"
 _STATES = "the file would be on the machine of one replica"
 _NOT_HERE = {
-    **dict.fromkeys(("hf_repo", "hf_file", "docker_repo", "model_url", "mmproj_url"), _FILES),
+    **dict.fromkeys(("hf_repo", "hf_file", "docker_repo", "model_url", "mmproj_url", "draft_hf_repo"), _FILES),
     **dict.fromkeys(("hosts", "port", "reuse_port", "threads_http", "ssl_key_file", "ssl_cert_file"), _ADDRESS),
     **dict.fromkeys(("slot_save_path", "restore_prompt"), _STATES),
     **dict.fromkeys(("documents", "documents_path"), "each ingress would have a file of its own"),

@@ -1,4 +1,4 @@
-"""Engine that downloads its model or projector on start, without blocking the event loop."""
+"""Engine that downloads its model, projector or draft model on start, without blocking the event loop."""
 
 import asyncio
 import logging
@@ -29,10 +29,10 @@ LOG_EVERY_S = 10.0
 
 
 class FetchingEngine(Engine):
-    """An engine that downloads its model, or the projector of a local model, on start.
+    """An engine that downloads its model, or the projector or draft model of a local model, on start.
 
     Args:
-        settings: Settings with the source of the model or of the projector.
+        settings: Settings with the source of the model, of the projector or of the draft model.
         has_bar: Shows a progress bar on the terminal.
         on_fetching: Called with the progress of the download, on another thread.
         on_progress: Called with the loaded fraction, after the download.
@@ -46,7 +46,7 @@ class FetchingEngine(Engine):
         on_fetching: Callable[[Progress], object],
         on_progress: Callable[[float], object] | None,
     ) -> None:
-        self._sources = settings.source, settings.projector_source
+        self._sources = settings.source, settings.projector_source, settings.draft_source
         name = settings.model if settings.source is None else settings.source.name
         super().__init__(name, config=settings.engine, on_progress=on_progress)
         self._has_bar = has_bar
@@ -64,20 +64,19 @@ class FetchingEngine(Engine):
 
         Raises:
             ModelLoadError: The model cannot be downloaded, or is not a model that Weft can run.
-            InvalidConfigError: The projector cannot be downloaded; settings contradict each other, or do not fit the model or the
-                memory.
+            InvalidConfigError: The projector or the draft model cannot be downloaded; settings contradict each other, or do not
+                fit the model or the memory.
             EngineStoppedError: The engine was closed meanwhile.
         """
-        model, projector = await _run_on_daemon_thread(self._fetch)
+        model, others = await _run_on_daemon_thread(self._fetch)
         if model is not None:
             self._path = str(model)
-        if projector is not None:
-            self._config = msgspec.structs.replace(self._config, mmproj=str(projector))
+        self._config = msgspec.structs.replace(self._config, **{name: str(path) for name, path in others.items()})
         self._has_files = True
         await super().start()
 
-    def _fetch(self) -> tuple[Path | None, Path | None]:
-        """Returns the local paths of model and projector. Runs on the download thread."""
+    def _fetch(self) -> tuple[Path | None, dict[str, Path]]:
+        """Returns the local paths of the model, and of other files by their settings. Runs on the download thread."""
         # Routes the library's log records to the root handlers.
         library = logging.getLogger("huggingface_hub")
         import huggingface_hub  # noqa: F401, PLC0415 (importing it configures its logging)
@@ -86,15 +85,20 @@ class FetchingEngine(Engine):
             library.removeHandler(handler)
         library.propagate = True
         find = partial(hub.find, on_progress=self._on_progress_of_download, has_bar=self._has_bar)
-        source, projector_source = self._sources
+        source, projector_source, draft_source = self._sources
         found = None if source is None else find(source)
-        projector = None if found is None else found.projector
-        if projector_source is not None:
+        others = {} if found is None or found.projector is None else {"mmproj": found.projector}
+        for setting, given, what, other in (
+            ("mmproj", "mmproj_url", "projector", projector_source),
+            ("draft_model", "draft_hf_repo", "draft model", draft_source),
+        ):
+            if other is None:
+                continue
             try:
-                projector = find(projector_source).model
+                others[setting] = find(other).model
             except ModelLoadError as error:
-                raise InvalidConfigError("mmproj_url", f"cannot load the projector {error.path}: {error.reason}") from None
-        return None if found is None else found.model, projector
+                raise InvalidConfigError(given, f"cannot load the {what} {error.path}: {error.reason}") from None
+        return None if found is None else found.model, others
 
     def _on_progress_of_download(self, progress: Progress) -> None:
         self._on_fetching(progress)

@@ -26,7 +26,7 @@ def new_engine(
     """
     file = settings.source.name if settings.source is not None else Path(settings.model or DEMO_MODEL).name
     on_progress = bar(f"loading {file}") if has_bar else None
-    if settings.source is None and settings.projector_source is None:
+    if settings.source is None and settings.projector_source is None and settings.draft_source is None:
         return Engine(settings.model, config=settings.engine, on_progress=on_progress)
     from weft.serving.fetching import FetchingEngine  # noqa: PLC0415 (a local model needs no HTTP client)
 

@@ -90,6 +90,8 @@ class Settings(ChatSettings):
     aliases: tuple[str, ...] = parsed((), also=(FlagAlias(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),), join=_union)
     lora_init_without_apply: bool = False
 
+    draft_hf_repo: str | None = parsed(None, repo_name)
+
     mmproj_url: str | None = parsed(None, http_address)
     mmproj_auto: bool = True
     media_path: str | None = parsed(None, folder)
@@ -201,6 +203,13 @@ class Settings(ChatSettings):
     def projector_source(self) -> Source | None:
         """Source to download the projector from, if it has its own URL."""
         return None if self.mmproj_url is None else Source(url=self.mmproj_url, offline=self.offline)
+
+    @property
+    def draft_source(self) -> Source | None:
+        """Source to download the draft model from; None for a local file, or without a draft model."""
+        if self.draft_hf_repo is None or self.engine.draft_model is not None:
+            return None
+        return Source(repo=self.draft_hf_repo, token=self.hf_token or None, offline=self.offline)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable, Mapping
 from operator import add
-from typing import Any
+from typing import Any, get_args
 
-from weft.config import MAX_DRAFT, MAX_THREADS, EngineConfig
+from weft.config import MAX_DRAFT, MAX_THREADS, DraftType, EngineConfig
 from weft.sampling_fields import SAMPLERS, samplers_of_letters, samplers_of_names
 from weft.settings.flags import FlagAlias, field_parser
 from weft.settings.values import (
@@ -125,17 +125,23 @@ def _is_negative(text: str) -> bool:
 
 
 _OF_TEXT = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-_OF_MODELS = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+_OF_MODELS = get_args(DraftType)
 
 
 def _speculation(names: str) -> str:
     """Parses llama-server's types of speculative decoding. All types of text select the same index."""
     types = items(names)
-    if model := next((each for each in types if each in _OF_MODELS), None):
-        raise ValueError(f"{model!r} requires a draft model, which is not supported; use one of {', '.join(_OF_TEXT)}")
-    kinds = {"none": "off", "auto": "auto", **dict.fromkeys(_OF_TEXT, "on")}
+    kinds = {"none": "off", "auto": "auto", **dict.fromkeys((*_OF_TEXT, *_OF_MODELS), "on")}
     modes = {one_of(*kinds)(each) and kinds[each] for each in types} - {"off"}
     return "off" if not modes else "on" if "on" in modes else "auto"
+
+
+def _draft_type(names: str) -> str | None:
+    """Returns the type of draft models among types of speculative decoding."""
+    types = [each for each in items(names) if each in _OF_MODELS]
+    if len(types) > 1:
+        raise ValueError(f"{' and '.join(types)} cannot be combined: there is one draft model")
+    return types[0] if types else None
 
 
 _MAPS = ("simple", "map-k", "map-k4v")
@@ -205,6 +211,13 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     "max_token_gap_ms": {"parse": number(above=0)},
     "speculation": {"parse": _speculation},
     "max_draft": {"parse": _draft_length, "also": (FlagAlias(_DRAFT_LENGTHS, _draft_length, env="LLAMA_ARG_DRAFT_MAX"),)},
+    "draft_type": {"also": (FlagAlias(("--spec-type",), _draft_type, env="LLAMA_ARG_SPEC_TYPE"),)},
+    "draft_n_gpu_layers": {"parse": layers},
+    "draft_devices": {"parse": _devices},
+    "draft_tensor_overrides": {
+        "parse": some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
+        "join": add,
+    },
     "min_draft_match": {"also": (FlagAlias(_MATCH_LENGTHS, _of("min_draft_match")),)},
     "cpus": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Cr", "--cpu-range"), _range),)},
     "cpus_batch": {"parse": _mask, "join": sorted_union, "also": (FlagAlias(("-Crb", "--cpu-range-batch"), _range),)},

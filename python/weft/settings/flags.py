@@ -113,7 +113,7 @@ def completed(flag: Flag, struct: type[msgspec.Struct], name: str, flags: Mappin
     derived: dict[str, Any] = {}
     if flag.parse is str:
         derived["parse"] = _parser(kind, meta)
-    if flag.metavar == "N" and get_origin(kind) is Literal:
+    if flag.usage and flag.metavar == "N" and get_origin(kind) is Literal:
         derived["usage"] = f"{flag.usage} [{'|'.join(get_args(kind))}]"
     if not flag.help:
         default_text = _default(flag, meta, default)
