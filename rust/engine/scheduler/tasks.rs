@@ -17,14 +17,20 @@ pub(crate) fn run_tasks<R: Runner>(
     cache: &mut CacheManager<R>,
 ) -> Vec<(SchedulingKey, Result<Option<TaskResult>>)> {
     let due = running.iter_mut().filter(|running| running.sequence.request.task != Task::Complete && running.n_uncomputed() == 0);
-    let ended = due.filter_map(|running| Some((running.key(), run_task(running, cache).transpose()?)));
+    let ended = due.filter_map(|running| Some((running.key(), run_task(running, cache)?)));
     ended.collect()
 }
 
 /// Returns `None` if further entries of the prefix must be saved in later steps.
-fn run_task<R: Runner>(running: &mut RunningSequence, cache: &mut CacheManager<R>) -> Result<Option<Option<TaskResult>>> {
-    let is_saved = !matches!(running.sequence.request.task, Task::Save { .. }) || save_next(cache, running)?;
-    if is_saved { take_result(cache, running).map(Some) } else { Ok(None) }
+fn run_task<R: Runner>(running: &mut RunningSequence, cache: &mut CacheManager<R>) -> Option<Result<Option<TaskResult>>> {
+    if matches!(running.sequence.request.task, Task::Save { .. }) {
+        match save_next(cache, running) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+    Some(take_result(cache, running))
 }
 
 impl Scheduler {
