@@ -6,7 +6,7 @@ use std::mem::take;
 use crate::config::Pooling;
 use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
-use crate::request::{Encoding, Prompt, PromptRun, Token};
+use crate::request::{Encoding, Prompt, PromptRun, Token, ensure, ensure_value, reject};
 
 pub const MAX_TOKENS: usize = 1 << 20;
 
@@ -93,11 +93,9 @@ impl EmbeddingQueue {
         let width = self.width(dimensions)?;
         let n_tokens = self.check(&texts)?;
         let n_rows = if self.shape.pooling == Pooling::None { n_tokens } else { texts.len() };
-        if n_rows.saturating_mul(width) > MAX_NUMBERS {
-            return Err(invalid_texts(format!(
-                "the result would have {n_rows} embeddings of {width} numbers; a result may have at most {MAX_NUMBERS} numbers"
-            )));
-        }
+        let limit = format_args!("a result may have at most {MAX_NUMBERS} numbers");
+        let message = format_args!("the result would have {n_rows} embeddings of {width} numbers; {limit}");
+        ensure(n_rows.saturating_mul(width) <= MAX_NUMBERS, "texts", message)?;
         if self.n_waiting + n_tokens > MAX_TOKENS {
             return Err(Error::QueueFull { n_waiting: self.requests.len(), unit: "requests" });
         }
@@ -125,33 +123,25 @@ impl EmbeddingQueue {
 
     fn width(&self, dimensions: Option<usize>) -> Result<usize> {
         let width = self.shape.width;
-        match dimensions {
-            None => Ok(width),
-            Some(n) if (1..=width).contains(&n) => Ok(n),
-            Some(n) => {
-                let message = format!("dimensions is {n}; it must be 1 to {width}, the length of the model's embeddings");
-                Err(Error::InvalidRequest { param: "dimensions", message })
-            }
-        }
+        let Some(n) = dimensions else { return Ok(width) };
+        let valid = format_args!("1 to {width}, the length of the model's embeddings");
+        ensure_value((1..=width).contains(&n), "dimensions", n, valid)?;
+        Ok(n)
     }
 
     /// Checks the texts and returns their number of tokens.
     fn check(&self, texts: &[Prompt]) -> Result<usize> {
         let EmbedderShape { n_longest, n_vocab, takes_media, .. } = self.shape;
-        if texts.is_empty() {
-            return Err(invalid_texts("texts is empty; it must have at least one text".to_owned()));
-        }
+        ensure(!texts.is_empty(), "texts", "texts is empty; it must have at least one text")?;
         for (text_index, text) in texts.iter().enumerate() {
             let n = text.n_tokens();
-            if n == 0 {
-                return Err(invalid_texts(format!("text {text_index} is empty; it must have at least one token")));
-            }
+            ensure(n > 0, "texts", format_args!("text {text_index} is empty; it must have at least one token"))?;
             if text.has_media() && !takes_media {
                 let message = "this model is an encoder, which computes embeddings of texts only; remove the images and audio";
                 return Err(Error::NotSupported { message: message.to_owned() });
             }
             if n > n_longest {
-                return Err(invalid_texts(self.shape.length_error(text_index, &n.to_string())));
+                return reject("texts", self.shape.length_error(text_index, &n.to_string()));
             }
             let tokens = text.runs().iter().filter_map(|run| match run {
                 PromptRun::Tokens(tokens) => Some(tokens),
@@ -159,17 +149,15 @@ impl EmbeddingQueue {
             });
             let is_unknown = |token: &Token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
             if let Some(token) = tokens.flatten().copied().find(is_unknown) {
-                return Err(invalid_texts(format!(
-                    "token {token} of text {text_index} is not in the vocabulary ({n_vocab} tokens)"
-                )));
+                return reject(
+                    "texts",
+                    format!("token {token} of text {text_index} is not in the vocabulary ({n_vocab} tokens)"),
+                );
             }
         }
         let n_tokens = texts.iter().map(Prompt::n_tokens).sum();
-        if n_tokens > MAX_TOKENS {
-            return Err(invalid_texts(format!(
-                "the texts have {n_tokens} tokens in total; a request may have at most {MAX_TOKENS}"
-            )));
-        }
+        let limit = format_args!("a request may have at most {MAX_TOKENS}");
+        ensure(n_tokens <= MAX_TOKENS, "texts", format_args!("the texts have {n_tokens} tokens in total; {limit}"))?;
         Ok(n_tokens)
     }
 
@@ -282,10 +270,6 @@ impl EmbeddingQueue {
             self.fail(id, error.clone());
         }
     }
-}
-
-fn invalid_texts(message: String) -> Error {
-    Error::InvalidRequest { param: "texts", message }
 }
 
 #[cfg(test)]

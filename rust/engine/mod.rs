@@ -55,7 +55,7 @@ pub use stats::{
 use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use crate::config::Limits;
 use crate::error::{Error, Result, each_branch};
-use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents};
+use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, ensure};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
 use features::hooks;
@@ -234,10 +234,8 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY_BYTES`] bytes; [`Error::Stopped`].
     pub fn prefix_digest(&self, key: &[u8], n_max: usize) -> Result<PrefixDigest> {
-        if key.len() > MAX_KEY_BYTES {
-            let message = format!("key has {} bytes; it may have at most {MAX_KEY_BYTES}", key.len());
-            return Err(Error::InvalidRequest { param: "key", message });
-        }
+        let message = format_args!("key has {} bytes; it may have at most {MAX_KEY_BYTES}", key.len());
+        ensure(key.len() <= MAX_KEY_BYTES, "key", message)?;
         let key: Arc<[u8]> = key.into();
         let (mut blocks, mut next) = (Vec::new(), Some(DigestCursor::default()));
         while let Some(cursor) = next.take() {

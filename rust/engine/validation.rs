@@ -1,12 +1,16 @@
 //! Checks of requests against an engine, on the caller's thread.
 
+use std::fmt::Display;
+
 use super::Inner;
 use crate::cache;
 use crate::engine::features::hooks;
 use crate::engine::features::state::GroupFeatures;
 use crate::engine::runner::{AdapterSchedule, AdapterSet, MemoryKind, Runner};
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, MAX_COMPLETIONS, Prompt, Request, Task, Token, validate_adapters};
+use crate::request::{
+    AdapterScale, MAX_COMPLETIONS, Prompt, Request, Task, Token, ensure, ensure_value, reject, validate_adapters,
+};
 use crate::sampling::{Sampler, TokenStrings};
 
 pub(super) struct PromptGroup {
@@ -36,24 +40,19 @@ pub(super) fn merge(singles: Vec<PromptGroup>) -> Vec<PromptGroup> {
 }
 
 pub(super) fn check_branches(requests: &[Request]) -> Result<()> {
-    let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
-    if requests.is_empty() {
-        return refuse("branches is empty; it must have at least one item".into());
-    }
+    let ensure = |holds: bool, message: &dyn Display| ensure(holds, "branches", message);
+    ensure(!requests.is_empty(), &"branches is empty; it must have at least one item")?;
     if requests.len() == 1 {
         return Ok(());
     }
     let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
-    if n > u64::from(MAX_COMPLETIONS) {
-        return refuse(format!("branches has {n} items; it may have at most {MAX_COMPLETIONS}"));
-    }
-    if requests.iter().any(|request| request.task != Task::Complete) {
-        return refuse("branches is set for a task without completions; omit it".into());
-    }
-    if let Some(param) = requests.iter().find_map(|request| request.diversity.param()) {
-        return refuse(format!("{param} applies to the n completions of one request; omit it, or omit branches"));
-    }
-    Ok(())
+    let limit = format_args!("it may have at most {MAX_COMPLETIONS}");
+    ensure(n <= u64::from(MAX_COMPLETIONS), &format_args!("branches has {n} items; {limit}"))?;
+    let are_completions = requests.iter().all(|request| request.task == Task::Complete);
+    ensure(are_completions, &"branches is set for a task without completions; omit it")?;
+    let param = requests.iter().find_map(|request| request.diversity.param());
+    let Some(param) = param else { return Ok(()) };
+    reject("branches", format!("{param} applies to the n completions of one request; omit it, or omit branches"))
 }
 
 impl Inner {
@@ -90,7 +89,7 @@ impl Inner {
                 "an image of {n} tokens is computed in one decode, which has at most {} tokens (n_ubatch); use a smaller image or raise n_ubatch",
                 limits.n_ubatch
             );
-            return Err(Error::InvalidRequest { param: "prompt", message });
+            return reject("prompt", message);
         }
         Ok(PromptGroup { requests: vec![(0, request)], adapter_schedule, requested_adapters, features })
     }
@@ -102,23 +101,16 @@ impl Inner {
         if limits.grouping.is_some() && request.context_shift.is_some() {
             let message =
                 "contexts cannot be shifted with self-extend (grp_attn_n above 1); omit context_shift, or set grp_attn_n to 1";
-            return Err(Error::InvalidRequest { param: "context_shift", message: message.to_owned() });
+            return reject("context_shift", message);
         }
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
-        if n_penalised > n_ctx {
-            let message = format!("penalty_prompt has {n_penalised} tokens; it may have at most {n_ctx}, the context of a slot");
-            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
-        }
-        Ok(())
+        let limit = format_args!("it may have at most {n_ctx}, the context of a slot");
+        ensure(n_penalised <= n_ctx, "penalty_prompt", format_args!("penalty_prompt has {n_penalised} tokens; {limit}"))
     }
 
     pub(super) fn check_slot(&self, slot: u32) -> Result<()> {
         let n_slots = self.limits.n_slots;
-        if slot < n_slots {
-            return Ok(());
-        }
-        let message = format!("slot is {slot}; it must be less than {n_slots}, the number of slots");
-        Err(Error::InvalidRequest { param: "slot", message })
+        ensure_value(slot < n_slots, "slot", slot, format_args!("less than {n_slots}, the number of slots"))
     }
 
     /// Creates the sampler of a request. Called on the caller's thread: on the worker's it would delay the running streams.
@@ -164,7 +156,7 @@ impl ModelCapabilities {
         let first = activated.next();
         if let (Some(first), Some(second)) = (first, activated.next()) {
             let message = format!("adapters has {first} and {second}, but a text can have at most one activated adapter (aLoRA)");
-            return Err(Error::InvalidRequest { param: "adapters", message });
+            return reject("adapters", message);
         }
         Ok(first)
     }

@@ -1,7 +1,7 @@
 //! How the completions of one request differ: independent draws, distinct or arithmetic sampling, beam search.
 
 use crate::error::Result;
-use crate::request::{Mirostat, Request, SamplerKind, reject, reject_value};
+use crate::request::{Mirostat, Request, SamplerKind, ensure_value, reject};
 
 /// Minimum width of a [`BeamSearch`]; the maximum is the number of slots.
 pub const MIN_BEAMS: u32 = 2;
@@ -64,16 +64,11 @@ impl Diversity {
 impl BeamSearch {
     fn validate(&self, request: &Request) -> Result<()> {
         let Self { width, length_penalty, is_stochastic } = *self;
-        if width < MIN_BEAMS {
-            return reject_value("beam_width", width, format_args!("{MIN_BEAMS} or more"));
-        }
-        if request.n > width {
-            return reject_value("n", request.n, format_args!("at most beam_width, which is {width}"));
-        }
-        if !(-MAX_LENGTH_PENALTY..=MAX_LENGTH_PENALTY).contains(&length_penalty) {
-            let valid = format_args!("{} to {MAX_LENGTH_PENALTY}", -MAX_LENGTH_PENALTY);
-            return reject_value("length_penalty", length_penalty, valid);
-        }
+        ensure_value(width >= MIN_BEAMS, "beam_width", width, format_args!("{MIN_BEAMS} or more"))?;
+        ensure_value(request.n <= width, "n", request.n, format_args!("at most beam_width, which is {width}"))?;
+        let is_valid = (-MAX_LENGTH_PENALTY..=MAX_LENGTH_PENALTY).contains(&length_penalty);
+        let valid = format_args!("{} to {MAX_LENGTH_PENALTY}", -MAX_LENGTH_PENALTY);
+        ensure_value(is_valid, "length_penalty", length_penalty, valid)?;
         if is_stochastic && length_penalty.to_bits() != 1.0_f32.to_bits() {
             let remedy = "a stochastic beam search supports only 1: leave length_penalty out";
             return reject("length_penalty", format!("length_penalty is {length_penalty}; {remedy}"));

@@ -252,16 +252,24 @@ pub struct Request {
     pub task: Task,
 }
 
-fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
+pub(crate) fn reject<T>(param: &'static str, message: impl Into<String>) -> Result<T> {
     Err(Error::InvalidRequest { param, message: message.into() })
 }
 
-fn reject_value<T>(param: &'static str, value: impl Display, valid: impl Display) -> Result<T> {
-    reject(param, format!("{param} is {value}; it must be {valid}"))
+pub(crate) fn ensure(holds: bool, param: &'static str, message: impl Display) -> Result<()> {
+    if holds { Ok(()) } else { reject(param, message.to_string()) }
+}
+
+pub(crate) fn ensure_value(is_valid: bool, param: &'static str, value: impl Display, valid: impl Display) -> Result<()> {
+    ensure(is_valid, param, format_args!("{param} is {value}; it must be {valid}"))
+}
+
+fn ensure_at_most(param: &'static str, n: Option<u32>, max: u32) -> Result<()> {
+    n.map_or(Ok(()), |n| ensure_value(n <= max, param, n, format_args!("0 to {max}")))
 }
 
 fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result<()> {
-    if n > max { reject(param, format!("{param} has {n} {unit}; at most {max} are allowed")) } else { Ok(()) }
+    ensure(n <= max, param, format_args!("{param} has {n} {unit}; at most {max} are allowed"))
 }
 
 pub(crate) fn validate_tokens<'a>(
@@ -284,12 +292,10 @@ pub(crate) fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> R
             };
             return reject("adapters", format!("adapters has {id}; {loaded}"));
         }
-        if !scale.is_finite() {
-            return reject("adapters", format!("adapters has a scale of {scale} for {id}; it must be a finite number"));
-        }
-        if adapters[..i].iter().any(|&(other, _)| other == id) {
-            return reject("adapters", format!("adapters has {id} twice"));
-        }
+        let message = format_args!("adapters has a scale of {scale} for {id}; it must be a finite number");
+        ensure(scale.is_finite(), "adapters", message)?;
+        let is_new = adapters[..i].iter().all(|&(other, _)| other != id);
+        ensure(is_new, "adapters", format_args!("adapters has {id} twice"))?;
     }
     Ok(())
 }
@@ -326,50 +332,37 @@ impl Request {
         }
         validate_tokens("suffix_prompt", &self.suffix, n_vocab)?;
         validate_tokens("prediction", self.speculation.prediction.iter(), n_vocab)?;
-        if let Some(n) = self.speculation.max_draft.filter(|&n| n > MAX_DRAFT) {
-            return reject_value("max_draft", n, format_args!("0 to {MAX_DRAFT}"));
-        }
-        if self.prompt.n_tokens() == 0 {
-            return reject("prompt", "the prompt is empty; it must have at least one token");
-        }
+        ensure_at_most("max_draft", self.speculation.max_draft, MAX_DRAFT)?;
+        ensure(self.prompt.n_tokens() > 0, "prompt", "the prompt is empty; it must have at least one token")?;
         self.validate_task()?;
         self.validate_media()?;
-        if !(1..=MAX_COMPLETIONS).contains(&self.n) {
-            return reject_value("n", self.n, format_args!("1 to {MAX_COMPLETIONS}"));
-        }
+        ensure_value((1..=MAX_COMPLETIONS).contains(&self.n), "n", self.n, format_args!("1 to {MAX_COMPLETIONS}"))?;
         let n_stop_bytes: usize = self.stop.iter().map(String::len).sum();
         if self.stop.len() > MAX_STOPS || n_stop_bytes > MAX_STOP_BYTES {
             let limit = format!("at most {MAX_STOPS} strings of {MAX_STOP_BYTES} bytes in total are allowed");
             return reject("stop", format!("stop has {} strings of {n_stop_bytes} bytes in total; {limit}", self.stop.len()));
         }
-        if self.stop.iter().any(String::is_empty) {
-            return reject("stop", "stop has an empty string; remove it");
-        }
-        if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
-            return reject_value("prompt_logprobs", n, format_args!("0 to {MAX_PROBS}"));
-        }
+        ensure(!self.stop.iter().any(String::is_empty), "stop", "stop has an empty string; remove it")?;
+        ensure_at_most("prompt_logprobs", self.prompt_logprobs, MAX_PROBS)?;
         let (from, n_prompt) = (self.prompt_logprobs_from, self.n_tokens());
         if from > 0 && self.prompt_logprobs.is_none() {
             return reject("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too");
         }
-        if from as usize >= n_prompt {
-            return reject_value("prompt_logprobs_from", from, format_args!("below the prompt's {n_prompt} tokens"));
-        }
+        let valid = format_args!("below the prompt's {n_prompt} tokens");
+        ensure_value((from as usize) < n_prompt, "prompt_logprobs_from", from, valid)?;
         let n_logprobs = self.prompt_logprobs.map_or(0, |n| (n as usize + 1) * (n_prompt - from as usize));
         if n_logprobs > MAX_PROMPT_PROBS {
             let limit = format!("a prompt has at most {MAX_PROMPT_PROBS} of them; ask for fewer or shorten the prompt");
             return reject("prompt_logprobs", format!("prompt_logprobs asks for {n_logprobs} log-probabilities; {limit}"));
         }
-        if self.priority.checked_abs().is_none_or(|priority| priority > MAX_PRIORITY) {
-            return reject_value("priority", self.priority, format_args!("{} to {MAX_PRIORITY}", -MAX_PRIORITY));
-        }
-        if let Some(gap) = self.max_token_gap.filter(|gap| !(Duration::from_millis(1)..=LONGEST_GAP).contains(gap)) {
+        let valid = format_args!("{} to {MAX_PRIORITY}", -MAX_PRIORITY);
+        ensure_value((-MAX_PRIORITY..=MAX_PRIORITY).contains(&self.priority), "priority", self.priority, valid)?;
+        if let Some(gap) = self.max_token_gap {
+            let is_valid = (Duration::from_millis(1)..=LONGEST_GAP).contains(&gap);
             let valid = format_args!("1 to {}", LONGEST_GAP.as_millis());
-            return reject_value("max_token_gap_ms", gap.as_secs_f64() * 1e3, valid);
+            ensure_value(is_valid, "max_token_gap_ms", gap.as_secs_f64() * 1e3, valid)?;
         }
-        if self.max_chunk == Some(0) {
-            return reject_value("n_batch", 0, "at least 1");
-        }
+        ensure_value(self.max_chunk != Some(0), "n_batch", 0, "at least 1")?;
         self.validate_checkpoints()?;
         validate_len("preserved_tokens", self.preserved_tokens.len(), "tokens", MAX_PRESERVED)?;
         validate_tokens("preserved_tokens", &self.preserved_tokens, n_vocab)?;
@@ -381,14 +374,11 @@ impl Request {
     fn validate_checkpoints(&self) -> Result<()> {
         let (positions, n_prompt) = (&self.checkpoints_at, self.n_tokens());
         validate_len("checkpoints_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
-        if !positions.is_sorted_by(|a, b| a < b) {
-            return reject("checkpoints_at", "checkpoints_at must be in ascending order without duplicates");
-        }
-        if let Some(at) = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
-            let limits = format!("a position must be above 0 and below the prompt's {n_prompt} tokens");
-            return reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}"));
-        }
-        Ok(())
+        let is_sorted = positions.is_sorted_by(|a, b| a < b);
+        ensure(is_sorted, "checkpoints_at", "checkpoints_at must be in ascending order without duplicates")?;
+        let outside = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt);
+        let limits = format_args!("a position must be above 0 and below the prompt's {n_prompt} tokens");
+        outside.map_or(Ok(()), |at| reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}")))
     }
 
     fn validate_media(&self) -> Result<()> {
@@ -398,11 +388,9 @@ impl Request {
         if matches!(self.prompt.runs().last(), Some(PromptRun::Media(_))) && self.suffix.is_empty() {
             return reject("prompt", "the prompt ends with an image or audio; add text after it");
         }
-        if self.prompt_logprobs.is_some() {
-            return reject("prompt_logprobs", "prompt_logprobs is not supported for a prompt with images or audio; leave it out");
-        }
-        if self.context_shift.is_some() {
-            return reject("context_shift", "context_shift is not supported for a prompt with images or audio; leave it out");
+        let logprobs = ("prompt_logprobs", self.prompt_logprobs.is_some());
+        for (param, is_set) in [logprobs, ("context_shift", self.context_shift.is_some())] {
+            ensure(!is_set, param, format_args!("{param} is not supported for a prompt with images or audio; leave it out"))?;
         }
         match self.task {
             Task::Complete | Task::Pin => Ok(()),
@@ -430,9 +418,7 @@ impl Request {
             end = piece.range.end;
             follows
         });
-        if !is_prompt_equal || !is_contiguous || end as usize != saved.tokens.len() {
-            return reject("prompt", "the saved pieces must cover the prompt exactly, in order and without gaps");
-        }
-        Ok(())
+        let is_covered = is_prompt_equal && is_contiguous && end as usize == saved.tokens.len();
+        ensure(is_covered, "prompt", "the saved pieces must cover the prompt exactly, in order and without gaps")
     }
 }

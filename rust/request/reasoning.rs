@@ -1,7 +1,9 @@
 //! Reasoning of a completion: its markers and its budget.
 
+use std::fmt::Display;
+
 use crate::error::Result;
-use crate::request::{Token, reject, validate_tokens};
+use crate::request::{Token, ensure, validate_tokens};
 
 /// Maximum length of [`Reasoning::starts`], and of [`Reasoning::ends`].
 pub const MAX_MARKERS: usize = 16;
@@ -31,34 +33,26 @@ pub struct Reasoning {
 
 impl Reasoning {
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
-        let reject = |message: String| reject("reasoning", message);
+        let ensure = |holds: bool, message: &dyn Display| ensure(holds, "reasoning", message);
         for (name, markers) in [("starts", &self.starts), ("ends", &self.ends)] {
-            if markers.len() > MAX_MARKERS {
-                return reject(format!("reasoning.{name} has {} markers; at most {MAX_MARKERS} are allowed", markers.len()));
-            }
-            if let Some(marker) = markers.iter().find(|marker| !(1..=MAX_MARKER_BYTES).contains(&marker.len())) {
-                let n = marker.len();
-                return reject(format!(
-                    "reasoning.{name} has a marker of {n} bytes; each must have 1 to {MAX_MARKER_BYTES} bytes"
-                ));
+            let n = markers.len();
+            ensure(n <= MAX_MARKERS, &format_args!("reasoning.{name} has {n} markers; at most {MAX_MARKERS} are allowed"))?;
+            for n in markers.iter().map(String::len) {
+                let limit = format_args!("each must have 1 to {MAX_MARKER_BYTES} bytes");
+                let message = format_args!("reasoning.{name} has a marker of {n} bytes; {limit}");
+                ensure((1..=MAX_MARKER_BYTES).contains(&n), &message)?;
             }
         }
-        if self.ends.is_empty() {
-            return reject("reasoning.ends is empty; it must have at least one marker".to_owned());
-        }
-        if self.starts.is_empty() && !self.begins_inside {
-            let remedy = "add at least one marker, since the prompt does not end inside reasoning";
-            return reject(format!("reasoning.starts is empty; {remedy}"));
-        }
-        if self.budget.is_some() && self.closing.is_empty() {
-            let remedy = "set the message or a marker in reasoning.ends";
-            return reject(format!("reasoning.budget needs tokens that end the reasoning; {remedy}"));
-        }
-        if self.closing.len() > MAX_CLOSING {
-            let n = self.closing.len();
-            let limit = format!("at most {MAX_CLOSING} are allowed");
-            return reject(format!("the message and the first marker of reasoning.ends have {n} tokens; {limit}"));
-        }
+        ensure(!self.ends.is_empty(), &"reasoning.ends is empty; it must have at least one marker")?;
+        let remedy = "add at least one marker, since the prompt does not end inside reasoning";
+        ensure(!self.starts.is_empty() || self.begins_inside, &format_args!("reasoning.starts is empty; {remedy}"))?;
+        let has_closing = self.budget.is_none() || !self.closing.is_empty();
+        let remedy = "set the message or a marker in reasoning.ends";
+        ensure(has_closing, &format_args!("reasoning.budget needs tokens that end the reasoning; {remedy}"))?;
+        let n = self.closing.len();
+        let limit = format_args!("at most {MAX_CLOSING} are allowed");
+        let message = format_args!("the message and the first marker of reasoning.ends have {n} tokens; {limit}");
+        ensure(n <= MAX_CLOSING, &message)?;
         validate_tokens("reasoning", &self.closing, n_vocab)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::with_defaults;
 use crate::error::Result;
-use crate::request::{SamplerKind, Token, reject, reject_value, validate_len, validate_tokens};
+use crate::request::{SamplerKind, Token, ensure_at_most, ensure_value, reject, validate_len, validate_tokens};
 
 pub const MAX_PROBS: u32 = 1_000;
 
@@ -113,27 +113,21 @@ impl SamplingParams {
     }
 
     pub(crate) fn validate(&self, n_vocab: usize) -> Result<()> {
-        if let Some(n) = self.logprobs.filter(|&n| n > MAX_PROBS) {
-            return reject_value("logprobs", n, format_args!("0 to {MAX_PROBS}"));
-        }
+        ensure_at_most("logprobs", self.logprobs, MAX_PROBS)?;
         validate_len("samplers", self.samplers.len(), "entries", MAX_SAMPLERS)?;
         let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
-        if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
-            return reject_value(param, value, "−1 or more");
+        for (param, value) in windows {
+            ensure_value(value >= -1, param, value, "−1 or more")?;
         }
         // The penalties also divide by its inverse, which must be finite too.
-        if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
-            return reject_value("repeat_penalty", self.repeat_penalty, "a finite number above 0");
+        let penalty = self.repeat_penalty;
+        let is_positive = penalty > 0.0 && penalty.is_finite() && penalty.recip().is_finite();
+        ensure_value(is_positive, "repeat_penalty", penalty, "a finite number above 0")?;
+        for (param, value) in self.numbers() {
+            ensure_value(value.is_finite(), param, value, "a finite number")?;
         }
-        if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
-            return reject_value(param, value, "a finite number");
-        }
-        if self.dry.allowed_length < 0 {
-            return reject_value("dry_allowed_length", self.dry.allowed_length, "0 or more");
-        }
-        if !(0.0..=0.99).contains(&self.adaptive_decay) {
-            return reject_value("adaptive_decay", self.adaptive_decay, "0 to 0.99");
-        }
+        ensure_value(self.dry.allowed_length >= 0, "dry_allowed_length", self.dry.allowed_length, "0 or more")?;
+        ensure_value((0.0..=0.99).contains(&self.adaptive_decay), "adaptive_decay", self.adaptive_decay, "0 to 0.99")?;
         validate_len("dry_sequence_breakers", self.dry.sequence_breakers.len(), "strings", MAX_BREAKERS)?;
         if let Some(text) = self.dry.sequence_breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {
             let limit = format!("at most {MAX_BREAKER_BYTES} are allowed");

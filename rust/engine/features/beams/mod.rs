@@ -26,7 +26,7 @@ use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence};
 use crate::error::Error;
-use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage};
+use crate::request::{BeamSearch, Event, FinishReason, Finished, Request, TokenEvent, Usage, reject};
 
 pub(crate) fn width(request: &Request) -> u32 {
     request.diversity.beams().map_or(1, |search| search.width)
@@ -34,15 +34,14 @@ pub(crate) fn width(request: &Request) -> u32 {
 
 pub(crate) fn on_validate(limits: &Limits, request: &mut Request) -> Result<(), Error> {
     let Limits { n_slots, grouping, .. } = limits;
-    let refuse = |message: String| Err(Error::InvalidRequest { param: "beam_width", message });
     let Some(&BeamSearch { width, .. }) = request.diversity.beams() else { return Ok(()) };
     if width > *n_slots {
-        return refuse(format!(
-            "beam_width is {width}; it may be at most {n_slots}, the number of slots, because all beams run together"
-        ));
+        let limit = format!("it may be at most {n_slots}, the number of slots, because all beams run together");
+        return reject("beam_width", format!("beam_width is {width}; {limit}"));
     }
     if grouping.is_some() {
-        return refuse("contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1".to_owned());
+        let message = "contexts cannot be forked with self-extend (grp_attn_n above 1), which beam_width requires; omit beam_width, or set grp_attn_n to 1";
+        return reject("beam_width", message);
     }
     // Beam search samples nothing, so temperature 0 must not reduce it to one text: it ranks by the model's probabilities.
     if request.sampling.temperature <= 0.0 {
@@ -190,8 +189,7 @@ fn arrange<R: Runner>(
     for &parent in live.iter().filter(|&&parent| n_successors(parent) > 1) {
         let running = scheduler.sequence(parent);
         if !cache.can_fork(running.id(), running.n_held) {
-            let message = "the memory of this model cannot be forked at the end of a beam; omit beam_width".to_owned();
-            return Err(Error::InvalidRequest { param: "beam_width", message });
+            return reject("beam_width", "the memory of this model cannot be forked at the end of a beam; omit beam_width");
         }
     }
     let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key) == 0).collect();

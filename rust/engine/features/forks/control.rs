@@ -12,7 +12,7 @@ use crate::engine::output::fork::{Fork, ForkDestination, ForkKind};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::worker::Command;
 use crate::error::{Error, Result};
-use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task, validate_tokens};
+use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task, reject, validate_tokens};
 use crate::sampling::Sampler;
 
 pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
@@ -54,8 +54,7 @@ impl Inner {
             ForkKind::Restart { requests, .. } => requests.iter().map(|request| u64::from(request.n)).sum(),
         };
         let Some(n) = u32::try_from(n).ok().filter(|n| (1..=MAX_COMPLETIONS).contains(n)) else {
-            let message = format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}");
-            return Err(Error::InvalidRequest { param: "n", message });
+            return reject("n", format!("n is {n}; it must be 1 to {MAX_COMPLETIONS}"));
         };
         let branches = match kind {
             ForkKind::Continue(n) => ForkBranches::Continue(n),
@@ -78,8 +77,8 @@ impl Inner {
             || !request.checkpoints_at.is_empty()
             || request.task != Task::Complete;
         if has_prompt_fields {
-            let message = "a fork has the prompt and the adapters of its branch; leave out prompt, adapters, prompt logprobs, progress and tasks".to_owned();
-            return Err(Error::InvalidRequest { param: "prompt", message });
+            let message = "a fork has the prompt and the adapters of its branch; leave out prompt, adapters, prompt logprobs, progress and tasks";
+            return reject("prompt", message);
         }
         // A placeholder: the branch's prompt is not known here.
         request.prompt = Prompt::from_tokens(vec![0]);
