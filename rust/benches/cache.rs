@@ -112,8 +112,8 @@ impl Bench {
     }
 
     fn evict(&mut self) -> bool {
-        let Some(departure) = self.cache.next_removal(u64::MAX, EvictionReason::Pressed) else { return false };
-        self.remove_tail(&departure, EvictionReason::Pressed);
+        let Some(departure) = self.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure) else { return false };
+        self.remove_tail(&departure, EvictionReason::MemoryPressure);
         true
     }
 }
@@ -161,14 +161,14 @@ fn shared_by_all() {
     for id in branches.drain(..) {
         unpins.time(|| bench.cache.unpin(id));
         bench.follow();
-        next_departures.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed).expect("one is idle"));
+        next_departures.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::MemoryPressure).expect("one is idle"));
     }
     unpins.print("unpin, one token of its own");
     next_departures.print("next_departure, up to 253 idle");
     relocate(&mut bench);
     let mut departs = Calls::default();
-    while let Some(departure) = bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed) {
-        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
+    while let Some(departure) = bench.cache.next_removal(MAX_UNITS, EvictionReason::MemoryPressure) {
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::MemoryPressure));
         if departs.0.len() == 200 {
             break;
         }
@@ -202,8 +202,8 @@ fn in_pieces() {
     let id = bench.write(&tokens);
     bench.cache.unpin(id);
     let (mut looks, mut departs, mut restores) = <(Calls, Calls, Calls)>::default();
-    while let Some(departure) = looks.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::Pressed)) {
-        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
+    while let Some(departure) = looks.time(|| bench.cache.next_removal(MAX_UNITS, EvictionReason::MemoryPressure)) {
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::MemoryPressure));
     }
     looks.print("next_departure, a text in 2,115 pieces");
     departs.print("depart, piece by piece");
@@ -231,8 +231,8 @@ fn full_store() {
             assert!(bench.evict(), "what is idle can leave");
             continue;
         }
-        let departure = looks.time(|| bench.cache.next_removal(u64::MAX, EvictionReason::Pressed)).expect("one is idle");
-        departs.time(|| bench.remove_tail(&departure, EvictionReason::Pressed));
+        let departure = looks.time(|| bench.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure)).expect("one is idle");
+        departs.time(|| bench.remove_tail(&departure, EvictionReason::MemoryPressure));
     }
     looks.print("next_departure, into a full store");
     departs.print("depart, into a full store");

@@ -180,7 +180,11 @@ impl KvCache {
         reason: EvictionReason,
     ) -> bool {
         // Without the candidate, which it continues, the victim's entry would be useless.
-        if reason == EvictionReason::Pressed && class == 1 && self.kind.forks.can_truncate() && candidate.contains(self, victim) {
+        if reason == EvictionReason::MemoryPressure
+            && class == 1
+            && self.kind.forks.can_truncate()
+            && candidate.contains(self, victim)
+        {
             return true;
         }
         let node = self.tree.node(candidate.node());

@@ -41,14 +41,14 @@ pub enum EvictionReason {
     /// Keeping the cells costs more than it saves; the removal must lose nothing.
     Early,
     /// The cells or the id are needed.
-    Pressed,
+    MemoryPressure,
 }
 
 #[derive(Debug)]
 pub struct SavedState {
     /// The bytes that [`Runner::save`](crate::engine::runner::Runner::save) returned.
     pub bytes: Arc<[u8]>,
-    /// Position from which the bytes hold what a sliding window sees; the start for other kinds of memory.
+    /// Position from which the bytes hold the cells of a sliding window; the start for other kinds of memory.
     pub whole_from: u32,
 }
 

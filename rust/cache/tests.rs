@@ -163,7 +163,7 @@ impl Bench {
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
-        self.remove_tail(max_units, EvictionReason::Pressed, true)
+        self.remove_tail(max_units, EvictionReason::MemoryPressure, true)
     }
 
     /// Removes a part of an idle path; returns `false` if none was removed.
@@ -390,7 +390,7 @@ fn a_saved_path_is_removed_without_another_save() {
     bench.evict(u64::MAX);
     let id = bench.write(&text(1, 20)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).unwrap().saves, None);
+    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.counts().n_offloaded, bench.cache.n_used()), (20, 0));
     bench.check();
@@ -402,8 +402,8 @@ fn a_long_leaf_is_offloaded_in_parts_within_the_cost_limit() {
     let id = bench.write(&text(1, 90)).unwrap();
     bench.end(id);
     // The cells are adjacent: the run costs two tokens more.
-    assert_eq!(bench.cache.next_removal(42, EvictionReason::Pressed).unwrap().saves, Some(50..90));
-    assert_eq!(bench.cache.next_removal(1, EvictionReason::Pressed).unwrap().saves, Some(74..90), "16 tokens at least");
+    assert_eq!(bench.cache.next_removal(42, EvictionReason::MemoryPressure).unwrap().saves, Some(50..90));
+    assert_eq!(bench.cache.next_removal(1, EvictionReason::MemoryPressure).unwrap().saves, Some(74..90), "16 tokens at least");
     bench.evict(42);
     assert_eq!(bench.cache.n_used(), 50);
     let found = bench.find(&text(1, 90), 16);
@@ -423,7 +423,7 @@ fn scattered_cells_cost_more_to_save() {
     }
     bench.end(a);
     bench.end(b);
-    let removal = bench.cache.next_removal(60, EvictionReason::Pressed).unwrap();
+    let removal = bench.cache.next_removal(60, EvictionReason::MemoryPressure).unwrap();
     assert_eq!((removal.saves, removal.n_units), (Some(11..31), 60));
 }
 
@@ -459,7 +459,7 @@ fn without_a_host_cache_removed_tokens_are_lost() {
     let mut bench = Bench::new(100, 8, ForkRule::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).unwrap().saves, None);
+    assert_eq!(bench.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 1).n_tokens()), (0, 0));
     bench.check();
@@ -624,7 +624,7 @@ fn an_early_removal_stops_when_the_host_cache_is_full() {
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&text(1, 100), 16).n_tokens(), 100);
-    let refused = bench.cache.next_removal(42, EvictionReason::Pressed).unwrap();
+    let refused = bench.cache.next_removal(42, EvictionReason::MemoryPressure).unwrap();
     assert!(refused.saves.is_some(), "under pressure, the rest has priority over its continuation, which depends on it");
 }
 

@@ -153,9 +153,11 @@ impl PrefixCache {
 
     fn evict_excess(&mut self, memory: &mut impl ForkableMemory) {
         while self.cache.n_used() > self.shape.n_longest || self.cache.n_ids_used() > MAX_KEPT {
-            let removal =
-                self.cache.next_removal(u64::MAX, EvictionReason::Pressed).expect("all paths are idle between two batches");
-            self.cache.remove_tail(&removal, None, EvictionReason::Pressed);
+            let removal = self
+                .cache
+                .next_removal(u64::MAX, EvictionReason::MemoryPressure)
+                .expect("all paths are idle between two batches");
+            self.cache.remove_tail(&removal, None, EvictionReason::MemoryPressure);
         }
         self.flush(memory);
     }

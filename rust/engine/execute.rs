@@ -6,7 +6,7 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::runner::{DecodeError, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::planning::Planner;
-use crate::engine::scheduler::running_sequence::{Draft, RunningSequence, count};
+use crate::engine::scheduler::running_sequence::{Draft, RunningSequence, count_u32};
 use crate::error::Error;
 
 /// Computes the plan and measures it; the rows of a failed decode are not undone.
@@ -19,9 +19,9 @@ pub(super) fn execute<R: Runner>(
     cache.decode(&planner.plan)?;
     let took = started.elapsed();
     let running = scheduler.running();
-    let n_rows = count(planner.plan.rows.iter());
+    let n_rows = count_u32(planner.plan.rows.iter());
     // A drafted token costs about as much as a token of another stream.
-    let n_single = count(running.iter().filter(|running| running.takes_one_row())) + planner.n_drafted;
+    let n_single = count_u32(running.iter().filter(|running| running.takes_one_row())) + planner.n_drafted;
     if !planner.changes_adapters {
         let n_prefill = n_rows - n_single;
         if planner.n_drafted == 0 {

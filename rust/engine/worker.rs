@@ -18,7 +18,7 @@ use crate::engine::scheduler::admission::{AdmissionBudget, admit};
 use crate::engine::scheduler::checkpoints::save_checkpoints;
 use crate::engine::scheduler::planning::Planner;
 use crate::engine::scheduler::request_group::RequestGroup;
-use crate::engine::scheduler::running_sequence::count;
+use crate::engine::scheduler::running_sequence::count_u32;
 use crate::engine::scheduler::sample::{is_due, sample_tokens, verify_drafts};
 use crate::engine::scheduler::step_budget::StepBudget;
 use crate::engine::scheduler::tier_moves::move_between_tiers;
@@ -104,7 +104,7 @@ impl<R: Runner> Worker<R> {
             hooks::after_step(self.scheduler.features_mut(), took.saturating_sub(moved));
             planner.adapters.observe(took.as_secs_f64());
         }
-        let n_rows = if decode_time.is_some() { count(planner.plan.rows.iter()) } else { 0 };
+        let n_rows = if decode_time.is_some() { count_u32(planner.plan.rows.iter()) } else { 0 };
         if n_rows > 0 || moved > Duration::ZERO {
             let times = self.stopwatch.times().since(times_before);
             self.scheduler.shared().record_step(RecentStep { started, took, n_rows, times });
@@ -218,7 +218,7 @@ impl<R: Runner> Worker<R> {
         }
         self.stopwatch.lap(cache.take_copy_time(), |times| &mut times.decode);
         if decode_time.is_some() {
-            scheduler.count_full_decode(count(planner.plan.rows.iter()) - planner.n_drafted);
+            scheduler.count_full_decode(count_u32(planner.plan.rows.iter()) - planner.n_drafted);
             save_checkpoints(scheduler, cache);
             let started_at = Instant::now();
             let n_reported = hooks::after_decode(scheduler, cache.runner(), samplers);

@@ -84,7 +84,7 @@ impl KvCache {
         if self.tree.node(node).host_entry.as_ref().is_some_and(is_complete) {
             return true;
         }
-        if !self.evict_for(node, n_bytes, EvictionReason::Pressed) {
+        if !self.evict_for(node, n_bytes, EvictionReason::MemoryPressure) {
             return false;
         }
         // The eviction may have joined nodes of the path.

@@ -50,7 +50,7 @@ impl MemoryRules for SlidingWindowRules {
     /// A path that ends inside a longer one is removed after it, unless its id is needed: its window is saved on top of the
     /// longer path's entries.
     fn can_remove(&self, cache: &KvCache, tip: NodeId, reason: EvictionReason) -> bool {
-        reason == EvictionReason::Pressed || !cache.tree.other_holders(tip, None).any(|id| cache.is_pinned(id))
+        reason == EvictionReason::MemoryPressure || !cache.tree.other_holders(tip, None).any(|id| cache.is_pinned(id))
     }
 
     /// All cells are removed together, once all are saved: the rest of a window cannot be cut.
@@ -155,7 +155,7 @@ impl KvCache {
     /// Stores a part that [`KvCache::next_window_part`] returned. Returns `false` if the host cache has no space.
     pub(crate) fn add_window(&mut self, id: KvSeqId, range: &Range<u32>, saved: SavedState) -> bool {
         let node = self.cut_at(id, range.end);
-        if !self.evict_for(node, saved.bytes.len() as u64, EvictionReason::Pressed) {
+        if !self.evict_for(node, saved.bytes.len() as u64, EvictionReason::MemoryPressure) {
             return false;
         }
         // The eviction may have joined nodes of the path.

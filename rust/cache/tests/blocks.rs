@@ -21,10 +21,10 @@ fn write(cache: &mut KvCache, adapters: &AdapterSchedule, tokens: &[Token]) -> K
 }
 
 fn evict(cache: &mut KvCache) {
-    while let Some(removal) = cache.next_removal(u64::MAX, EvictionReason::Pressed) {
+    while let Some(removal) = cache.next_removal(u64::MAX, EvictionReason::MemoryPressure) {
         let saved = removal.saves.clone().map(|range| SavedState { bytes: vec![0; range.len()].into(), whole_from: range.start });
         cache.take_ops().count();
-        cache.remove_tail(&removal, saved, EvictionReason::Pressed);
+        cache.remove_tail(&removal, saved, EvictionReason::MemoryPressure);
     }
 }
 
@@ -139,7 +139,7 @@ fn listed_blocks_match_the_listing_of_the_tree() {
                 cache.unpin(id);
             }
             1 => {
-                let removal = cache.next_removal(300, EvictionReason::Pressed);
+                let removal = cache.next_removal(300, EvictionReason::MemoryPressure);
                 if let Some(removal) = removal {
                     let saved = removal
                         .saves
@@ -147,7 +147,7 @@ fn listed_blocks_match_the_listing_of_the_tree() {
                         .filter(|_| draw(4) > 0)
                         .map(|range| SavedState { bytes: vec![0; range.len()].into(), whole_from: range.start });
                     cache.take_ops().count();
-                    cache.remove_tail(&removal, saved, EvictionReason::Pressed);
+                    cache.remove_tail(&removal, saved, EvictionReason::MemoryPressure);
                 }
             }
             _ if running.len() < 8 && cache.n_free_ids() > 0 => {

@@ -43,10 +43,11 @@ impl Large {
     }
 
     fn evict(&mut self, max_units: u64) -> Option<u64> {
-        let removal = self.cache.next_removal(max_units, EvictionReason::Pressed)?;
+        let removal = self.cache.next_removal(max_units, EvictionReason::MemoryPressure)?;
         let saved = removal.saves.clone().map(|range| SavedState { bytes: vec![0; range.len()].into(), whole_from: range.start });
         self.cache.take_ops().count();
-        let (n_visited, _) = visit_counter::count_visits(|| self.cache.remove_tail(&removal, saved, EvictionReason::Pressed));
+        let (n_visited, _) =
+            visit_counter::count_visits(|| self.cache.remove_tail(&removal, saved, EvictionReason::MemoryPressure));
         Some(n_visited)
     }
 }
@@ -120,8 +121,9 @@ fn the_cost_of_ending_a_path_does_not_depend_on_its_shared_prefix() {
     for &id in &ids[1..] {
         let (n_visited, ()) = visit_counter::count_visits(|| large.cache.unpin(id));
         assert!(n_visited < 50, "{n_visited} visits for an end");
-        let (n_visited, _) =
-            visit_counter::count_visits(|| large.cache.next_removal(MAX_UNITS, EvictionReason::Pressed).expect("it is idle"));
+        let (n_visited, _) = visit_counter::count_visits(|| {
+            large.cache.next_removal(MAX_UNITS, EvictionReason::MemoryPressure).expect("it is idle")
+        });
         assert!(n_visited < u64::from(N_IDS) + MAX_UNITS + 50, "{n_visited} visits for the next removal");
     }
     for _ in &ids[1..] {

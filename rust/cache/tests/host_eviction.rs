@@ -23,7 +23,7 @@ fn no_entry_is_dropped_if_dropping_all_evictable_ones_is_not_enough() {
     let id = bench.write(&text(3, 60)).expect("cells and ids are free");
     bench.end(id);
     assert_eq!(
-        bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).expect("it is idle").saves,
+        bench.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure).expect("it is idle").saves,
         None,
         "no tokens are saved in vain"
     );
@@ -53,11 +53,11 @@ fn an_entry_that_is_larger_than_estimated_drops_no_others_in_vain() {
     }
     let id = bench.write(&text(3, 30)).expect("cells and ids are free");
     bench.end(id);
-    let removal = bench.cache.next_removal(u64::MAX, EvictionReason::Pressed).expect("it is idle");
+    let removal = bench.cache.next_removal(u64::MAX, EvictionReason::MemoryPressure).expect("it is idle");
     assert_eq!(removal.saves, Some(0..30));
     bench.shadow.follow(&mut bench.cache);
     let bytes = vec![0; usize::try_from(n_bytes(60)).expect("small")].into();
-    bench.cache.remove_tail(&removal, Some(SavedState { bytes, whole_from: 0 }), EvictionReason::Pressed);
+    bench.cache.remove_tail(&removal, Some(SavedState { bytes, whole_from: 0 }), EvictionReason::MemoryPressure);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!([30, 30, 0], [1, 2, 3].map(|seed| bench.find(&text(seed, 30), 16).n_tokens()));

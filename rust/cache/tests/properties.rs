@@ -107,7 +107,7 @@ impl RandomUse {
             _ => {
                 let limit = 1 + self.below(40) as u64;
                 let can_save = self.below(8) > 0;
-                self.bench.remove_tail(limit, EvictionReason::Pressed, can_save);
+                self.bench.remove_tail(limit, EvictionReason::MemoryPressure, can_save);
             }
         }
         self.bench.shadow.follow(&mut self.bench.cache);

@@ -68,8 +68,8 @@ impl<R: Runner> CacheManager<R> {
 
     /// Removes the least recently used idle prefix or its tail. Returns `false` if none qualifies.
     pub(crate) fn evict(&mut self) -> bool {
-        let removal = self.next_removal(EvictionReason::Pressed);
-        removal.is_some_and(|removal| self.remove_tail(&removal, EvictionReason::Pressed))
+        let removal = self.next_removal(EvictionReason::MemoryPressure);
+        removal.is_some_and(|removal| self.remove_tail(&removal, EvictionReason::MemoryPressure))
     }
 
     /// Returns the next part of an idle prefix to remove, extended so that no image is split.

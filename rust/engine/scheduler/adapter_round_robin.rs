@@ -105,7 +105,10 @@ mod tests {
         let (mut round_robin, mut now_s, mut last) = (AdapterRoundRobin::default(), 0.0, None);
         let steps = (0..n).map(|_| {
             round_robin.choose(sets, GAP_S);
-            let at = sets.iter().position(|set| set.adapter_set == *round_robin.current()).expect("only who waits is chosen");
+            let at = sets
+                .iter()
+                .position(|set| set.adapter_set == *round_robin.current())
+                .expect("the current adapter set has a waiting request");
             let more_s = if last == Some(at) { 0.0 } else { change_s };
             if last.is_some_and(|last| last != at) {
                 round_robin.observe_change(more_s);

@@ -96,7 +96,8 @@ fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
 /// Starts a group's next branch, or blocks it on a prefix that is being computed. Returns `false` if it cannot start yet.
 fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
     let group = scheduler.queue.group(group_id);
-    let (index, n_together) = (group.next_branch().expect("only what waits starts"), group.n_together() as usize);
+    let (index, n_together) =
+        (group.next_branch().expect("the queue returns groups with a waiting branch"), group.n_together() as usize);
     // Requests that need several slots wait for them before any lookup.
     let lacks_slots = n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(group).count() < n_together;
     let key = group.scheduling_key(index);

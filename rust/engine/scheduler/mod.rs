@@ -39,7 +39,7 @@ use crate::engine::output::SharedState;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, RequestGroup};
-use crate::engine::scheduler::running_sequence::{RunningSequence, count, n_expected_cells};
+use crate::engine::scheduler::running_sequence::{RunningSequence, count_u32, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
@@ -240,7 +240,7 @@ impl Scheduler {
     pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
         self.count_decode();
         let decodes_sampled = |running: &&RunningSequence| running.takes_one_row() && running.sequence.n_predicted > 0;
-        self.stats.n_computed += u64::from(n_rows - count(self.slots.running().iter().filter(decodes_sampled)));
+        self.stats.n_computed += u64::from(n_rows - count_u32(self.slots.running().iter().filter(decodes_sampled)));
     }
 
     pub(crate) fn count_step(&mut self) {

@@ -10,7 +10,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
 use crate::engine::scheduler::resumption::n_until_fork;
-use crate::engine::scheduler::running_sequence::{DraftRoom, RunningSequence, count};
+use crate::engine::scheduler::running_sequence::{DraftRoom, RunningSequence, count_u32};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason};
@@ -47,7 +47,7 @@ impl Planner {
     }
 
     pub(crate) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
-        let n_prefilling = count(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
+        let n_prefilling = count_u32(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
         let move_time = self.budget.move_time(stream_load(scheduler, |_| true), n_prefilling, cache.n_reached());
         cache.begin_moving(move_time);
         cache.observe_compute(self.budget.prompt_token_s(cache.n_reached()));
@@ -76,7 +76,7 @@ impl Planner {
             n_free_cells.saturating_sub(n_planned),
             scheduler.limits.n_outputs.saturating_sub(n_outputs),
         ];
-        let n_single = count(running.iter().filter(|running| running.takes_one_row()));
+        let n_single = count_u32(running.iter().filter(|running| running.takes_one_row()));
         let decode_s = |n_drafted| self.budget.drafted_s(n_single + n_drafted, n_planned - n_single, self.n_cells);
         let room = DraftRoom {
             n_rows: n_free.into_iter().min().unwrap_or(0),
@@ -207,7 +207,7 @@ impl Planner {
         // share the rest, limited by the time to report them.
         let n_affordable = self.budget.max_prompt_logprobs(stream_load(scheduler, |_| true), self.n_cells);
         let n_more = divide_fairly(
-            (scheduler.limits.n_outputs - count(running.iter())).min(n_affordable),
+            (scheduler.limits.n_outputs - count_u32(running.iter())).min(n_affordable),
             running.iter().filter_map(hooks::rows_wanted),
         );
         self.demands.clear();
@@ -241,7 +241,7 @@ impl Planner {
                 wants_logits: (samples && position + 1 == end) || hooks::wants_logits(&running.sequence, position),
             }));
             let drafted = (end..).zip(&running.draft.tokens);
-            self.n_drafted += count(drafted.clone());
+            self.n_drafted += count_u32(drafted.clone());
             rows.extend(drafted.map(|(position, &token)| Row { sequence: running.id(), token, position, wants_logits: true }));
             media.extend(running.available_media().map(|placed| MediaRows {
                 rows: running.first_row..rows.len(),
@@ -285,7 +285,7 @@ fn n_until_media_boundary(running: &RunningSequence) -> u32 {
 fn divide_fairly(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     let mut wanted: Vec<u32> = wanted.collect();
     wanted.sort_unstable();
-    let (mut left, mut n_others) = (n, count(wanted.iter()));
+    let (mut left, mut n_others) = (n, count_u32(wanted.iter()));
     for n_wanted in wanted {
         if n_wanted > left / n_others {
             return left / n_others;
@@ -300,8 +300,8 @@ fn stream_load(scheduler: &Scheduler, filter: impl Fn(&RunningSequence) -> bool)
     let decoding = scheduler.slots.running().iter().filter(|running| filter(running) && scheduler.n_ready(running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request.max_token_gap);
     StreamLoad {
-        n_decoding: count(decoding.clone()),
-        n_by_default: count(gaps.clone().filter(Option::is_none)),
+        n_decoding: count_u32(decoding.clone()),
+        n_by_default: count_u32(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
         max_step: None,
         priority: decoding.map(|running| running.sequence.request.priority).max().unwrap_or_default(),

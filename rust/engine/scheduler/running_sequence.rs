@@ -219,7 +219,7 @@ pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
 }
 
-pub(crate) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+pub(crate) fn count_u32<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
 }
 

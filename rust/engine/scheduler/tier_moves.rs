@@ -80,7 +80,7 @@ fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>
 }
 
 fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<()> {
-    let next = running.next_reload().expect("the caller has seen it");
+    let next = running.next_reload().expect("an entry is left to reload");
     let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
     let reloaded = cache.restore(running.id(), next, &tokens);
     reloaded.map_err(|error| Error::PrefixRefused { reason: error.to_string() })?;

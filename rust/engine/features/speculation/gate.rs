@@ -29,8 +29,8 @@ const SURPRISE: f64 = 0.8;
 /// Maximum number of steps from one trial to the next.
 const MAX_INTERVAL: u32 = 512;
 
-/// Emitted tokens of a sequence beyond those that it must have, which are the tokens that it would have emitted without drafts in
-/// the same time, less [`MAX_LOSS`].
+/// Emitted tokens of a sequence above its guaranteed number, which is (1 − [`MAX_LOSS`]) × the number without drafts in the same
+/// time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct RateSlack(f64);
 

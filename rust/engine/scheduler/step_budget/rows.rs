@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::MIN_CHUNK;
-use crate::engine::scheduler::running_sequence::count;
+use crate::engine::scheduler::running_sequence::count_u32;
 use crate::engine::scheduler::step_budget::{StepBudget, StreamLoad, most_rows};
 use crate::engine::scheduler::step_cost::StepShape;
 
@@ -76,12 +76,12 @@ impl StepBudget {
         let ready = || demands.iter().filter(|demand| demand.n_ready > 0);
         let Some(highest) = ready().map(|demand| demand.priority).max() else { return };
         let may_wait = |demand: &RowDemand| demand.n_ready == 1 && demand.priority < highest && demand.n_skipped.is_some();
-        let n_low = count(ready().filter(|&demand| may_wait(demand)));
+        let n_low = count_u32(ready().filter(|&demand| may_wait(demand)));
         if n_low <= MIN_LOW_PRIORITY {
             return;
         }
         let highest_demands = || ready().filter(|demand| demand.priority == highest).map(|demand| demand.n_ready);
-        let n_decoding = count(highest_demands().filter(|&n_ready| n_ready == 1));
+        let n_decoding = count_u32(highest_demands().filter(|&n_ready| n_ready == 1));
         // With streams of that priority in the step, the time of its prompts is not known here and not counted.
         let n_prefill = if n_decoding > 0 { 0 } else { highest_demands().fold(0, u32::saturating_add).min(self.n_ubatch) };
         let mean_s = |n_more| self.decode.mean_s(StepShape { n_decoding: n_decoding + n_more, n_prefill, n_cells });
@@ -96,7 +96,7 @@ impl StepBudget {
 
     /// Returns as many of `chunk` rows as add at most [`LOW_PRIORITY_SHARE`] to the time of the highest-priority streams.
     fn low_priority_chunk(&self, demands: &[RowDemand], streams: StreamLoad, chunk: u32, n_cells: u32) -> u32 {
-        let n_first = count(demands.iter().filter(|demand| demand.n_ready == 1 && demand.priority == streams.priority));
+        let n_first = count_u32(demands.iter().filter(|demand| demand.n_ready == 1 && demand.priority == streams.priority));
         let limit_s = self.mean_s(streams.n_decoding, n_cells) + LOW_PRIORITY_SHARE * self.mean_s(n_first, n_cells);
         let mean_s = |n_prefill| self.decode.mean_s(StepShape { n_decoding: streams.n_decoding, n_prefill, n_cells });
         most_rows(MIN_LOW_PRIORITY.min(chunk), chunk, |n_prefill| mean_s(n_prefill) <= limit_s)
