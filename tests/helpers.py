@@ -90,7 +90,7 @@ def is_idle(engine: weft.Engine) -> bool:
     return stats.n_waiting == 0 and not any(slot.is_processing for slot in stats.slots)
 
 
-async def wait_until(condition: Callable[[], bool], deadline_s: float = 10, pause_s: float = 0.002) -> None:
+async def wait_until(condition: Callable[[], bool], deadline_s: float = 30, pause_s: float = 0.002) -> None:
     """Waits for something that no event announces; `pause_s` is between two looks."""
     end = time.monotonic() + deadline_s
     while not condition():

@@ -46,7 +46,7 @@ class LiveServer:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         finally:
             self.process.kill()
             self.process.wait()
@@ -63,7 +63,7 @@ class LiveServer:
 
         with httpx.Client() as client:
             # A look takes a millisecond from a start that takes a second on one core.
-            await wait_until(is_ready, 20, 0.02)
+            await wait_until(is_ready, 120, 0.02)
 
     @property
     def log(self) -> str:

@@ -109,7 +109,7 @@ async def test_two_servers_share_a_port_where_both_say_so(tmp_path: Path) -> Non
         LiveServer(tmp_path / "one", "-np", "1", "-a", "one", "--reuse-port", port=port) as one,
         LiveServer(tmp_path / "two", "-np", "1", "-a", "two", "--reuse-port", port=port) as two,
     ):
-        await wait_until(lambda: "ready" in one.log and "ready" in two.log, 20)
+        await wait_until(lambda: "ready" in one.log and "ready" in two.log, 120)
 
         def served() -> set[str]:
             # Each on a new connection: the kernel shares those out.
@@ -122,7 +122,7 @@ async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None
     path = tmp_path / "weft.sock"
     flags = ("-np", "1", "--ssl-key-file", KEY, "--ssl-cert-file", CERTIFICATE, "--host", f"127.0.0.1,{path}")
     with LiveServer(tmp_path / "log", *flags) as server:
-        await wait_until(lambda: "ready" in server.log, 20)
+        await wait_until(lambda: "ready" in server.log, 120)
         trust = ssl.create_default_context(cafile=CERTIFICATE)
         url = f"https://127.0.0.1:{server.port}"
         for http2, version in ((False, "HTTP/1.1"), (True, "HTTP/2")):

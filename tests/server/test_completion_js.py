@@ -257,5 +257,5 @@ async def reached(server: LiveServer) -> str:
         except httpx.TransportError:
             return False
 
-    await wait_until(is_ready, 20)
+    await wait_until(is_ready, 120)
     return f"{server.url}/llm"

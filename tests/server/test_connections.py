@@ -291,7 +291,7 @@ async def test_a_connection_whose_answers_end_is_not_read_is_counted_as_that_of_
 async def test_a_tls_handshake_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     flags = ("-np", "1", "--timeout", "1", "--ssl-key-file", KEY, "--ssl-cert-file", CERTIFICATE)
     with LiveServer(tmp_path / "log", *flags) as server:
-        await wait_until(lambda: "ready" in server.log, 20)
+        await wait_until(lambda: "ready" in server.log, 120)
         outgoing = ssl.MemoryBIO()
         handshake = ssl.create_default_context(cafile=CERTIFICATE).wrap_bio(
             ssl.MemoryBIO(), outgoing, server_hostname="localhost"
@@ -308,7 +308,7 @@ async def test_a_tls_handshake_that_does_not_end_is_given_up(tmp_path: Path) -> 
 async def test_silence_on_a_unix_socket_is_given_up_too(tmp_path: Path) -> None:
     path = tmp_path / "weft.sock"
     with LiveServer(tmp_path / "log", "-np", "1", "--timeout", "1", "--host", str(path)) as server:
-        await wait_until(lambda: "ready" in server.log, 20)
+        await wait_until(lambda: "ready" in server.log, 120)
         for said in (b"", b"P", b"GET / HTT"):
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(path))
@@ -346,7 +346,7 @@ async def test_a_server_whose_handles_run_out_does_not_spin_and_recovers(tmp_pat
     """More connect than there are handles for, and stay: nothing is done until those that were first are given up."""
     flags = ("-np", "1", "--timeout", "3")
     with LiveServer(tmp_path / "log", *flags, program=("-c", UNDER_A_LIMIT)) as server, ExitStack() as stack:
-        await wait_until(lambda: "ready" in server.log, 20)
+        await wait_until(lambda: "ready" in server.log, 120)
         for _ in range(2 * FEW_HANDLES):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
         began, before = time.monotonic(), cpu_s(server.worker_id())

@@ -50,7 +50,7 @@ async def test_connections_have_as_many_threads_as_are_asked_for(tmp_path: Path,
 
 async def test_it_says_what_every_path_begins_with(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-np", "1", "--api-prefix", "/llm/") as server:
-        await wait_until(lambda: "ready" in server.log, 20)
+        await wait_until(lambda: "ready" in server.log, 120)
     assert f"; {server.url}/llm\n" in server.log
 
 
@@ -356,7 +356,7 @@ async def shown_on_a_terminal(*arguments: str, n_columns: int | None = None) -> 
                 shown += os.read(ours, 65_536).decode()
             return " ready after " in shown
 
-        await wait_until(is_ready, 20)
+        await wait_until(is_ready, 120)
         process.send_signal(signal.SIGTERM)
         await wait_until(lambda: process.poll() is not None)
     os.close(ours)
