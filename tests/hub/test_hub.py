@@ -233,7 +233,7 @@ async def test_of_two_that_want_the_same_one_waits_and_it_comes_once(hub: FakeHu
     code = f"import weft.hub; print(weft.hub.model({REPO!r}))"
     other = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
     try:
-        await wait_until(lambda: any(line.startswith("GET /cdn") for line in hub.asked), 20)
+        await wait_until(lambda: any(line.startswith("GET /cdn") for line in hub.asked), 120)
         with caplog.at_level(logging.INFO, "weft"):
             waiting = asyncio.create_task(asyncio.to_thread(weft.hub.model, REPO))
             await wait_until(lambda: "waiting for another process to download it" in caplog.text)

@@ -43,7 +43,7 @@ def health(server: LiveServer) -> dict[str, Any]:
 async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeHub, tmp_path: Path) -> None:
     hub.hold = threading.Event()
     with LiveServer(tmp_path / "log", "-hf", f"{REPO}:q8_0", "-np", "1") as server:
-        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 20)
+        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 120)
         told = health(server)
         n_bytes = told["download"].pop("bytes")
         assert told == {
@@ -70,7 +70,7 @@ async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeH
 async def test_a_signal_ends_a_download_and_the_next_start_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
     hub.hold = threading.Event()
     with LiveServer(tmp_path / "log", "-mu", f"{hub.url}/x.gguf", "-np", "1") as server:
-        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 20)
+        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 120)
         signalled = time.monotonic()
         server.process.send_signal(signal.SIGINT)
         await wait_until(lambda: server.process.poll() is not None)
@@ -106,9 +106,9 @@ async def test_a_model_has_its_name_and_its_state_from_the_start_on(
     hub.hold = threading.Event()
     flag, where, *more = named
     with LiveServer(tmp_path / "log", "--compat", "srb", flag, where.replace("/x", f"{hub.url}/x"), *more, "-np", "1") as server:
-        await wait_until(lambda: tell() == "INIT" and "download" in health(server), 20)
+        await wait_until(lambda: tell() == "INIT" and "download" in health(server), 120)
         hub.hold.set()
-        await wait_until(lambda: tell() == "READY", 20)
+        await wait_until(lambda: tell() == "READY", 120)
     assert [(name, state) for name, state in told if state != "LOADING"] == [(model, "INIT"), (model, "READY")]
     assert {name for name, _ in told} == {model}
 

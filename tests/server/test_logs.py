@@ -192,7 +192,7 @@ async def test_a_server_writes_json_to_its_output_and_to_a_file(tmp_path: Path) 
     file.write_text('{"message": "an earlier start"}\n')
     arguments = ["--port", str(free_port()), "-t", "1", "--log-format", "json", "--log-file", str(file), "--defrag-thold", "2"]
     with _serving(tmp_path, arguments) as process:
-        await wait_until(lambda: '"ready after' in file.read_text(), 20)
+        await wait_until(lambda: '"ready after' in file.read_text(), 120)
         process.terminate()
         await wait_until(lambda: process.poll() is not None)
     assert process.returncode == 0
