@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -20,11 +22,17 @@ from tests.helpers import wait_until
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
-from weft.documents.records import Limits
+from weft.documents import nodes as nodes_of_file
+from weft.documents.branches import NodeId
+from weft.documents.catalog import DocumentChange
+from weft.documents.nodes import Content
+from weft.documents.records import DocumentKey, Limits
 from weft.server import create_app
 from weft.server.documents_api import events as events_of_feed
 from weft.server.documents_api import feed as feeds
 from weft.server.documents_api import service as documents_service
+from weft.server.documents_api.service import DocumentService
+from weft.server.documents_api.writers import BranchWriter
 from weft.settings import Settings
 
 
@@ -600,3 +608,29 @@ async def test_numbers_and_texts_out_of_range_are_answered(
     await add(client, document, PROMPT)
     answer = await client.request(method, document + path, json=body, headers={"content-type": "application/json"})
     assert answer.status_code == status, answer.text
+
+
+async def test_text_is_stored_also_if_the_request_that_took_it_is_cancelled(tmp_path: Path) -> None:
+    service = DocumentService(
+        cast("Any", SimpleNamespace(settings=Settings(documents_path=str(tmp_path / "documents.sqlite")), at_stop=[])),
+        has_keys=False,
+    )
+    made = await service.create(None, DocumentChange())
+    key = DocumentKey(None, made.id)
+    [node] = await service.run(nodes_of_file.create, key, None, [Content(text="", state="running")])
+    await service.run(nodes_of_file.nodes, key, limit=1)
+    database = service.file
+    await database.run(lambda file: file.connection.execute("UPDATE nodes SET state = 'running'").fetchall())
+    model = cast("Any", SimpleNamespace(token_bytes=lambda token: b"word"))
+    writer = BranchWriter(key, node, model, frozenset())
+    service._writers[NodeId(made.id, node.id)] = writer
+    blocking = asyncio.create_task(service.run(lambda _: time.sleep(0.2)))
+    await asyncio.sleep(0)
+    writer.add(weft.Token(0, 7, "word", slot=0, n_predicted=1))
+    cancelled = asyncio.create_task(service.run(lambda _: None))
+    await asyncio.sleep(0)
+    assert not writer.is_dirty, "the request has taken the text"
+    cancelled.cancel()
+    await asyncio.gather(blocking, cancelled, return_exceptions=True)
+    assert (await service.run(nodes_of_file.node, key, node.id)).node.text == "word"
+    await service.close()

@@ -115,7 +115,10 @@ class DocumentService:
     async def run(self, work: Callable[Concatenate[Database, Given], Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
         """Runs a function of the file, which sees all text that branches have written before this call."""
         growths = [(writer.key, writer.take()) for writer in self._writers.values() if writer.is_dirty]
-        return await self._stored(growths, lambda database: work(database, *args, **kwargs))
+        for writer in self._writers.values():
+            writer.is_held = writer.is_held or writer.will_be_held
+        # Runs to its end, also if the caller is cancelled: the writers no longer have this text.
+        return await asyncio.shield(asyncio.create_task(self._stored(growths, lambda database: work(database, *args, **kwargs))))
 
     # Documents
 
@@ -190,10 +193,15 @@ class DocumentService:
     async def split(self, key: DocumentKey, node_id: int, at: TextPosition) -> Sequence[Node]:
         """Splits a node; a branch that writes it continues in the new child."""
         offset = prompts.position(await self.node(key, node_id), at)
-        with self._holding(NodeId(key.id, node_id)) as writer:
-            changed = await self.run(structure.split, key, node_id, offset)
-            self._follow_split(writer, changed)
-        return self._publish_nodes(key, changed)
+
+        async def run() -> Sequence[Node]:
+            with self._holding(NodeId(key.id, node_id)) as writer:
+                changed = await self.run(structure.split, key, node_id, offset)
+                self._follow_split(writer, changed)
+            return self._publish_nodes(key, changed)
+
+        # The writer must follow the split, also if the client disconnects.
+        return await asyncio.shield(asyncio.create_task(run()))
 
     def _publish_nodes(self, key: DocumentKey, changed: Sequence[Node]) -> Sequence[Node]:
         current = [self._current(key, node) for node in changed]
@@ -352,8 +360,6 @@ class DocumentService:
 
     async def _stored(self, growths: Sequence[tuple[DocumentKey, Growth]], work: Callable[[Database], Made]) -> Made:
         """Stores text of branches and runs `work`, in this order and without other work between."""
-        for writer in self._writers.values():
-            writer.is_held = writer.is_held or writer.will_be_held
         result, stored = await self.file.run(_store_and_run, growths, work)
         if isinstance(stored, WeftError):
             self._report_failure(stored)
