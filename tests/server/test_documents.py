@@ -23,7 +23,6 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from weft.documents import nodes as nodes_of_file
-from weft.documents.branches import NodeId
 from weft.documents.catalog import DocumentChange
 from weft.documents.nodes import Content
 from weft.documents.records import DocumentKey, Limits
@@ -623,7 +622,7 @@ async def test_text_is_stored_also_if_the_request_that_took_it_is_cancelled(tmp_
     await database.run(lambda file: file.connection.execute("UPDATE nodes SET state = 'running'").fetchall())
     model = cast("Any", SimpleNamespace(token_bytes=lambda token: b"word"))
     writer = BranchWriter(key, node, model, frozenset())
-    service._writers[NodeId(made.id, node.id)] = writer
+    service._store.add([writer])
     blocking = asyncio.create_task(service.run(lambda _: time.sleep(0.2)))
     await asyncio.sleep(0)
     writer.add(weft.Token(0, 7, "word", slot=0, n_predicted=1))

@@ -2,22 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
-from weft.documents import branches, catalog, nodes, structure
-from weft.documents.branches import Growth, NodeId
+from weft.documents import catalog, nodes, structure
+from weft.documents.branches import NodeId
 from weft.documents.catalog import DocumentChange
 from weft.documents.database import Database
 from weft.documents.formats import SavedDocument
 from weft.documents.library import Documents
 from weft.documents.nodes import Content, NodeChange, Stored
 from weft.documents.records import Document, DocumentKey, Limits, Node
-from weft.errors import DocumentConflictError, NotSupportedError, WeftError
+from weft.errors import NotSupportedError
 from weft.server.documents_api import prompts
 from weft.server.documents_api.availability import documents_path, off_reason
 from weft.server.documents_api.events import (
@@ -31,7 +30,8 @@ from weft.server.documents_api.events import (
 from weft.server.documents_api.feed import Feed, Feeds
 from weft.server.documents_api.reports import Continued, NodesReport
 from weft.server.documents_api.schemas import ContinueBody, TextPosition
-from weft.server.documents_api.writers import BranchWriter, StoredGrowth, Writing, store
+from weft.server.documents_api.storing import BranchStore
+from weft.server.documents_api.writers import BranchWriter, Writing
 from weft.server.errors import describe
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
@@ -43,17 +43,8 @@ logger = logging.getLogger(__name__)
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
-STORE_S = 0.25
-"""Interval at which the text of running branches is stored, in seconds. With the time of the transaction it stays below 0.5 s."""
-
-RETRY_S = 5.0
-"""Interval at which storing is tried again after it failed, in seconds."""
-
 STOP_S = 5.0
 """Maximum time that running branches have to store their last text when the server stops, in seconds."""
-
-FULL_MESSAGE = "the quota of bytes is used up"
-"""Error of branches that were stopped because their owner's documents may not grow."""
 
 
 class DocumentService:
@@ -75,11 +66,7 @@ class DocumentService:
         self._file: Documents | None = None
         self._feeds = Feeds()
         self._writings: dict[asyncio.Task[None], Writing] = {}
-        self._writers: dict[NodeId, BranchWriter] = {}
-        """Writers by their node, until their end is stored."""
-        self._storing: asyncio.Task[None] | None = None
-        self._is_failing = False
-        """True after text could not be stored, until some is stored again."""
+        self._store = BranchStore(lambda: self.file, lambda key, node: self._publish_nodes(key, [node]), self._cancel)
         self._identity: tuple[object, ModelIdentity] | None = None
         service.at_stop.append(self._feeds.close)
         if self.off_reason is not None and service.settings.documents:
@@ -114,11 +101,7 @@ class DocumentService:
 
     async def run(self, work: Callable[Concatenate[Database, Given], Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
         """Runs a function of the file, which sees all text that branches have written before this call."""
-        growths = [(writer.key, writer.take()) for writer in self._writers.values() if writer.is_dirty]
-        for writer in self._writers.values():
-            writer.is_held = writer.is_held or writer.will_be_held
-        # Runs to its end, also if the caller is cancelled: the writers no longer have this text.
-        return await asyncio.shield(asyncio.create_task(self._stored(growths, lambda database: work(database, *args, **kwargs))))
+        return await self._store.run(work, *args, **kwargs)
 
     # Documents
 
@@ -136,13 +119,13 @@ class DocumentService:
 
     async def read(self, key: DocumentKey) -> SavedDocument:
         """Returns a whole document."""
-        await self.run(_nothing)
+        await self._store.store()
         return await self.file.read(key)
 
     async def delete(self, key: DocumentKey) -> None:
         """Deletes a document for good, and cancels its branches."""
         await self.run(catalog.delete, key)
-        self._cancel(writer for writer in self._writers.values() if writer.key == key)
+        self._cancel(self._store.writers_of(key.id))
         self.feed(key.digest).publish(DocumentDeleted(key.id))
 
     def _publish(self, owner: str | None, document: Document) -> Document:
@@ -179,7 +162,7 @@ class DocumentService:
     async def delete_node(self, key: DocumentKey, node_id: int) -> Sequence[int]:
         """Deletes a node with its descendants for good, and cancels their branches."""
         gone = await self.run(structure.delete, key, node_id)
-        self._cancel(self._writers[each] for each in [NodeId(key.id, node) for node in gone] if each in self._writers)
+        self._cancel(writer for writer in self._store.writers_of(key.id) if writer.node_id in set(gone))
         self.feed(key.digest).publish(NodesDeleted(key.id, gone))
         return gone
 
@@ -195,9 +178,9 @@ class DocumentService:
         offset = prompts.position(await self.node(key, node_id), at)
 
         async def run() -> Sequence[Node]:
-            with self._holding(NodeId(key.id, node_id)) as writer:
+            with self._store.holding(NodeId(key.id, node_id)) as writer:
                 changed = await self.run(structure.split, key, node_id, offset)
-                self._follow_split(writer, changed)
+                self._store.follow_split(writer, changed)
             return self._publish_nodes(key, changed)
 
         # The writer must follow the split, also if the client disconnects.
@@ -211,7 +194,7 @@ class DocumentService:
 
     def _current(self, key: DocumentKey, node: Node) -> Node:
         """Returns a node with the text that its branch has written since the node was read."""
-        writer = self._writers.get(NodeId(key.id, node.id))
+        writer = self._store.writer(NodeId(key.id, node.id))
         return node if writer is None or node.state != "running" else msgspec.structs.replace(node, text=writer.text)
 
     # Branches
@@ -251,9 +234,9 @@ class DocumentService:
             )
             for index in range(generation.requests[0].n)
         ]
-        with self._holding(NodeId(key.id, node_id)) as writer:
+        with self._store.holding(NodeId(key.id, node_id)) as writer:
             changed, made = await self.run(structure.add_branches, key, node_id, at, contents)
-            self._follow_split(writer, changed)
+            self._store.follow_split(writer, changed)
         return self._write(key, submitted, made, self._publish_nodes(key, changed))
 
     async def _restart(self, key: DocumentKey, node_id: int, submitted: "_Submitted") -> Continued:
@@ -263,7 +246,7 @@ class DocumentService:
     async def stop(self, key: DocumentKey, node_id: int) -> Node:
         """Stops the branch that writes a node, which keeps its text. Returns the node; it may end a moment later."""
         stored = await self.run(nodes.node, key, node_id)
-        if (writer := self._writers.get(NodeId(key.id, node_id))) is not None:
+        if (writer := self._store.writer(NodeId(key.id, node_id))) is not None:
             self._cancel([writer])
         return self._current(key, stored.node)
 
@@ -274,14 +257,12 @@ class DocumentService:
         model = self._service.engine.model
         hidden = frozenset(model.control_tokens())
         writers = {index: BranchWriter(key, node, model, hidden, body.until) for index, node in enumerate(made)}
-        self._writers |= {NodeId(key.id, writer.node_id): writer for writer in writers.values()}
+        self._store.add(writers.values())
         writing = Writing(generation, writers)
         # Runs in its own context, independent of the request, whose client need not stay.
         task = asyncio.create_task(self._run(key, writing), context=Context())
         self._writings[task] = writing
         task.add_done_callback(self._writings.pop)
-        if self._storing is None or self._storing.done():
-            self._storing = asyncio.create_task(self._store_regularly(), context=Context())
         return Continued(
             nodes=made,
             changed=changed,
@@ -294,7 +275,7 @@ class DocumentService:
         feed = self.feed(key.digest)
 
         def publish(texts: Sequence[WrittenText]) -> None:
-            shown = [text for text in texts if not self._is_held(NodeId(key.id, text.node))]
+            shown = [text for text in texts if not self._store.is_held(NodeId(key.id, text.node))]
             if shown:
                 feed.publish(TokensWritten(key.id, shown))
 
@@ -308,83 +289,12 @@ class DocumentService:
             for writer in writing.writers.values():
                 writer.interrupt(error)
 
-    def _is_held(self, node: NodeId) -> bool:
-        writer = self._writers.get(node)
-        return writer is not None and writer.is_held
-
-    @contextmanager
-    def _holding(self, node: NodeId) -> "Iterator[BranchWriter | None]":
-        """Stores what the writer of a node has written so far with the next call of `run`, and then nothing in the block."""
-        writer = self._writers.get(node)
-        if writer is None:
-            yield None
-            return
-        if writer.is_held:
-            raise DocumentConflictError(f"node {node.node_id} is being split; try again")
-        writer.will_be_held = True
-        try:
-            yield writer
-        finally:
-            writer.is_held = writer.will_be_held = False
-
-    def _follow_split(self, writer: BranchWriter | None, changed: Sequence[Node]) -> None:
-        """Lets a writer continue in the new child of its node."""
-        if writer is None or len(changed) < 2:
-            return
-        del self._writers[NodeId(writer.key.id, writer.node_id)]
-        writer.move(changed[1].id, len(changed[0].text))
-        self._writers[NodeId(writer.key.id, writer.node_id)] = writer
-
     def _cancel(self, writers: Iterable[BranchWriter]) -> None:
         chosen = {id(writer) for writer in writers}
         for writing in self._writings.values():
             for index, writer in writing.writers.items():
                 if id(writer) in chosen:
                     writing.generation.streams[0].cancel(index)
-
-    # Storing
-
-    async def _store_regularly(self) -> None:
-        """Stores the text of running branches until none is left."""
-        while self._writers:
-            await asyncio.sleep(RETRY_S if self._is_failing else STORE_S)
-            try:
-                await self.run(_nothing)
-            except WeftError as error:
-                self._report_failure(error)
-
-    def _report_failure(self, error: WeftError) -> None:
-        if not self._is_failing:
-            logger.error("text of branches cannot be stored, which is tried again: %s", error)
-        self._is_failing = True
-
-    async def _stored(self, growths: Sequence[tuple[DocumentKey, Growth]], work: Callable[[Database], Made]) -> Made:
-        """Stores text of branches and runs `work`, in this order and without other work between."""
-        result, stored = await self.file.run(_store_and_run, growths, work)
-        if isinstance(stored, WeftError):
-            self._report_failure(stored)
-            self._interrupt({NodeId(growth.document_id, growth.node_id) for _, growth in growths}, stored)
-        else:
-            self._is_failing = self._is_failing and not growths
-            self._handle(stored, growths)
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def _handle(self, stored: StoredGrowth, growths: Sequence[tuple[DocumentKey, Growth]]) -> None:
-        for key, node in stored.ended:
-            self._publish_nodes(key, [node])
-        for _, growth in growths:
-            if growth.end is not None:
-                self._writers.pop(NodeId(growth.document_id, growth.node_id), None)
-        self._interrupt(set(stored.full), NotSupportedError(FULL_MESSAGE))
-
-    def _interrupt(self, full: set[NodeId], error: WeftError) -> None:
-        """Ends branches whose text cannot be stored."""
-        chosen = [writer for node in full if (writer := self._writers.get(node)) is not None]
-        for writer in chosen:
-            writer.retry_end(str(error))
-        self._cancel(chosen)
 
     async def close(self) -> None:
         """Stores the last text of all branches, after the engine has stopped, and closes the file."""
@@ -394,14 +304,8 @@ class DocumentService:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        if self._storing is not None:
-            self._storing.cancel()
-            await asyncio.gather(self._storing, return_exceptions=True)
         if self._file is not None:
-            try:
-                await self.run(_nothing)
-            except WeftError as error:
-                logger.error("text of branches cannot be stored: %s", error)
+            await self._store.close()
             await self._file.close()
 
 
@@ -425,28 +329,3 @@ async def _finished(submitted: _Submitted, work: Coroutine[Any, Any, Continued])
             raise
 
     return await asyncio.shield(asyncio.create_task(run()))
-
-
-def _nothing(_: Database) -> None:
-    pass
-
-
-def _store_and_run(
-    database: Database,
-    growths: Sequence[tuple[DocumentKey, Growth]],
-    work: Callable[[Database], Made],
-) -> tuple[Made | BaseException, StoredGrowth | WeftError]:
-    """Stores text and runs work; errors of both are returned, since one must not hide the other."""
-    stored: StoredGrowth | WeftError = StoredGrowth([], [])
-    if database.exists and not database.is_claimed:
-        database.claim()
-        branches.interrupt(database)
-    if growths:
-        try:
-            stored = store(database, growths)
-        except WeftError as error:
-            stored = error
-    try:
-        return work(database), stored
-    except Exception as error:  # noqa: BLE001 (raised by the caller)
-        return error, stored
