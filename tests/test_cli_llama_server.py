@@ -241,7 +241,10 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-hff a.gguf", "-hff/--hf-file names a file of a repository; name the repository with -hf/-hfr/--hf-repo"),
         ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),
         ("-mm a.gguf -mmu http://a/b", "-mm/--mmproj and -mmu/--mmproj-url each name a projector; give one of them"),
-        ("-md a.gguf -hfd a/b", "-md/--model-draft and -hfd/-hfrd/--hf-repo-draft each name a draft model; give one of them"),
+        (
+            "-md a.gguf -hfd a/b",
+            "-md/--model-draft/--spec-draft-model and -hfd/-hfrd/--hf-repo-draft/--spec-draft-hf each name a draft model",
+        ),
         ("-mmdev CUDA1", "argument -mmdev/--mmproj-device: 'CUDA1' is not supported; use 'none' for the CPU"),
         (
             "--allow-media-urls http://a/",
