@@ -265,7 +265,8 @@ fn a_model_drafts_for_itself() {
     let model = load(&demo_path(), Some(DraftModelConfig { path: Some(demo_path()), ..DraftModelConfig::default() }));
     let stats = check(&model.expect("it has its own vocabulary"));
     eprintln!("{stats:?}");
-    assert!(stats.n_drafted > 500 && 10 * stats.n_accepted >= 6 * stats.n_drafted, "{stats:?}");
+    // A third of the requests sample tokens that are not the likeliest.
+    assert!(stats.n_drafted > 300 && 2 * stats.n_accepted >= stats.n_drafted, "{stats:?}");
 }
 
 #[test]
