@@ -30,6 +30,8 @@ START_FILES = [
     *(f"config/{name}.rs" for name in ("limits", "model_config", "overrides", "resolve", "rope", "threads")),
     *(f"llama/model/{name}.rs" for name in ("adapters", "gguf", "kinds", "kv_overrides", "load", "tensor_overrides")),
     *(f"llama/media/{name}.rs" for name in ("chunk", "chunk_ids", "compatibility", "encoder", "mod", "mtmd")),
+    "llama/draft/checks.rs",
+    "llama/draft/mod.rs",
     "llama/start.rs",
     "llama/vocabulary/mod.rs",
 ]

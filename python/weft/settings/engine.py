@@ -215,7 +215,7 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
     "draft_n_gpu_layers": {"parse": layers},
     "draft_devices": {"parse": _devices},
     "draft_tensor_overrides": {
-        "parse": some("there must be at least one pattern with a memory, as PATTERN=CPU", _tensor_override),
+        "parse": some("there must be at least one PATTERN=BUFFER, for example PATTERN=CPU", _tensor_override),
         "join": add,
     },
     "min_draft_match": {"also": (FlagAlias(_MATCH_LENGTHS, _of("min_draft_match")),)},
