@@ -250,7 +250,8 @@ def delete(root: Path, name: str) -> Deletion:
     known = features(root)
     deletion = Deletion()
     own = [path for path in (root / FEATURES / f"{name}.rs", root / FEATURES / name) if path.exists()]
-    named = (root / ENGINE / "tests" / f"{name}.rs", root / "rust" / "benches" / f"{name}.rs")
+    benches = root / "rust" / "benches"
+    named = (root / ENGINE / "tests" / f"{name}.rs", benches / f"{name}.rs", benches / name)
     gone = own + [path for path in named if path.exists()]
     _delete_bench(root / "Cargo.toml", name)
     for path in sorted((root / "rust").rglob("*.rs")):

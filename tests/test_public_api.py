@@ -158,8 +158,8 @@ class ReadRecorder:
 def test_the_compiled_module_reads_every_setting() -> None:
     config: Any = ReadRecorder(EngineConfig(n_ctx=256, n_threads=1))
     _native.Engine(weft.Model.load(weft.DEMO_MODEL, config), config).stop()
-    # Tuned settings are read from a file before an engine is created.
-    assert config.names | {"tuned"} == {*EngineConfig.__struct_fields__}
+    # Tuned settings are read from a file before an engine is created; tests alone fix the cost of drafts.
+    assert config.names - {"draft_row_percent"} | {"tuned"} == {*EngineConfig.__struct_fields__}
 
 
 def test_every_exception_is_ours_and_a_builtin_where_python_has_the_word() -> None:

@@ -323,9 +323,10 @@ impl Runner for LlamaRunner {
         let is_cut = n_kept > 0 && n_kept < self.context.seq_len(id);
         let is_done = (!is_cut || self.holds_window_before(id, n_kept)) && self.context.truncate(id, n_kept);
         if let Some(draft) = self.draft.as_mut().filter(|_| is_done) {
-            match self.context.positions(id).are_token_indices() {
-                true => draft.truncate(id, n_kept),
-                false => draft.clear(id),
+            if self.context.positions(id).are_token_indices() {
+                draft.truncate(id, n_kept);
+            } else {
+                draft.clear(id);
             }
         }
         is_done

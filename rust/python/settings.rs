@@ -158,9 +158,7 @@ impl<'py> Settings<'_, 'py> {
     fn read_draft_model(&self) -> PyResult<Option<DraftModelConfig>> {
         let path: Option<PathBuf> = self.get("draft_model", "a path or None")?;
         let kind: Option<DraftKind> = self.get_named_or_none("draft_type")?;
-        if path.is_none() && kind.is_none() {
-            return Ok(None);
-        }
+        let is_requested = path.is_some() || kind.is_some();
         let tensors: Vec<(String, String)> =
             self.get("draft_tensor_overrides", "a sequence of pairs of a pattern and a memory")?;
         let draft = DraftModelConfig {
@@ -179,7 +177,7 @@ impl<'py> Settings<'_, 'py> {
             min_p: self.get("draft_min_p", NUMBER)?,
         };
         draft.validate()?;
-        Ok(Some(draft))
+        Ok(is_requested.then_some(draft))
     }
 
     fn read_cache_ram(&self) -> PyResult<CacheRam> {

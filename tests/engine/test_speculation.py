@@ -77,6 +77,8 @@ async def test_text_tokens_and_logprobs_are_equal_with_and_without_drafts(engine
     off, n_decodes_off = await generated(engine, **without_drafts(reported))
     assert all(choice.usage.n_drafted == 0 for choice in off)
 
+    # Text that is generated again repeats itself.
+    assert results((await generated(engine, **reported))[0]) == results(off)
     on, n_decodes_on = await generated(engine, **reported)
     assert results(on) == results(off)
     assert all(choice.usage.n_draft_accepted <= choice.usage.n_drafted for choice in on)

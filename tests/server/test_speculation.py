@@ -222,6 +222,8 @@ async def test_drafts_change_no_call_of_a_tool(drafting: httpx.AsyncClient, choi
         return choice, answer
 
     off, _ = await choices({"speculative.n_max": 0})
+    # A call that is generated again repeats itself.
+    assert (await choices({}))[0] == off
     on, answer = await choices({})
     assert n_accepted(answer) > 2
     assert on == off

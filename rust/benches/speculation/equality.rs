@@ -139,7 +139,7 @@ impl Dice {
         request.n_indent = self.of(&[0, 0, 0, 0, 2]);
         request.uses_cache = !self.one_in(6);
         request.priority = self.of(&[0, 0, 0, 1, -1]);
-        request.prompt_logprobs = self.one_in(8).then(|| self.below(3)); // feature: prompt_logprobs
+        request.prompt_logprobs = self.one_in(8).then(|| self.below(3));
         let action = match self.below(8) {
             0 | 1 => {
                 // A fork at an earlier token has no state of these two, and one at the last token has, drafts or not.

@@ -18,8 +18,7 @@ use crate::cache::{
 use crate::config::Limits;
 use crate::engine::cache_manager::guards::{PathGuard, Release, ReleaseQueue};
 use crate::engine::cache_manager::move_budget::MoveBudget;
-use crate::engine::runner::{DecodeError, KvSeqId, MemoryKind, Plan, Runner};
-use crate::engine::runner::{DraftRequest, ModelDrafts}; // feature: speculation
+use crate::engine::runner::{DecodeError, DraftRequest, KvSeqId, MemoryKind, ModelDrafts, Plan, Runner};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, PlacedMedia, Token};
 
@@ -269,7 +268,6 @@ impl<R: Runner> CacheManager<R> {
         self.runner.decode(plan)
     }
 
-    // feature: speculation
     pub(crate) fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
         self.flush();
         self.runner.draft(requests, max_caught_up)

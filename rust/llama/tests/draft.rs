@@ -187,7 +187,7 @@ fn write_with_mtp(weights: Weights) -> File {
 
 fn load(path: &Path, draft: Option<DraftModelConfig>) -> Result<Arc<Model>, Error> {
     let load_mtp = draft.as_ref().is_some_and(|draft| draft.path.is_none());
-    Model::load(&ModelConfig { draft, load_mtp, ..ModelConfig::at(path.to_owned()) }, |_| ()).map(Arc::new)
+    Model::load(&ModelConfig { load_mtp, draft, ..ModelConfig::at(path.to_owned()) }, |_| ()).map(Arc::new)
 }
 
 fn draft_of(path: Option<&File>, kind: Option<DraftKind>) -> DraftModelConfig {

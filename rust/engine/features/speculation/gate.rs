@@ -80,7 +80,7 @@ pub(crate) struct StepLimits<'a> {
 
 /// Lengths of the drafts of all candidates.
 #[derive(Debug, Clone)]
-pub(crate) struct Choice {
+pub(crate) struct DraftLengths {
     pub(crate) lengths: Vec<usize>,
     pub(crate) step: ExpectedStep,
     n_rows: u32,
@@ -88,7 +88,7 @@ pub(crate) struct Choice {
     n_tokens: f64,
 }
 
-impl Choice {
+impl DraftLengths {
     fn without_drafts(n_sequences: usize, limits: &StepLimits) -> Self {
         let n_tokens = (0..n_sequences).map(|_| 1.0).sum();
         let without_s = (limits.decode_s)(0) + limits.token_s * n_tokens;
@@ -122,9 +122,9 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Returns the lengths with the highest expected tokens per second, or others that are tried.
-    pub(crate) fn choose(&mut self, candidates: &[Candidate], limits: &StepLimits) -> Choice {
+    pub(crate) fn choose(&mut self, candidates: &[Candidate], limits: &StepLimits) -> DraftLengths {
         self.surprise_s = None;
-        let without = Choice::without_drafts(candidates.len(), limits);
+        let without = DraftLengths::without_drafts(candidates.len(), limits);
         if candidates.iter().all(|candidate| candidate.survival.is_empty()) {
             return without;
         }
@@ -165,11 +165,11 @@ impl Gate {
 
 /// Returns the lengths that are best if rows cost little, and that lose at most the time of a step without drafts if each row beyond
 /// those of `best` costs as much as one of a step without drafts.
-fn longer_lengths(candidates: &[Candidate], limits: &StepLimits, best: &Choice) -> Choice {
+fn longer_lengths(candidates: &[Candidate], limits: &StepLimits, best: &DraftLengths) -> DraftLengths {
     let without_s = (limits.decode_s)(0);
     let decode_s = |n_rows: u32| without_s * (1.0 + TRIED_ROW_SHARE * f64::from(n_rows));
     let row_s = without_s / candidates.iter().map(|_| 1.0).sum::<f64>();
-    let is_safe = |choice: &Choice| {
+    let is_safe = |choice: &DraftLengths| {
         let n_tokens = choice.n_tokens - best.n_tokens;
         let n_rows = f64::from(choice.n_rows.saturating_sub(best.n_rows));
         n_rows * row_s - n_tokens * (1.0 / best.rate() - limits.token_s) <= without_s
@@ -181,9 +181,13 @@ fn longer_lengths(candidates: &[Candidate], limits: &StepLimits, best: &Choice) 
 ///
 /// The next row goes to the sequence with the highest survival, or to the one that loses too much by the rows so far. For each
 /// number of rows this is the best choice if no sequence loses too much.
-pub(crate) fn best_lengths(candidates: &[Candidate], limits: &StepLimits, is_allowed: impl Fn(&Choice) -> bool) -> Choice {
+pub(crate) fn best_lengths(
+    candidates: &[Candidate],
+    limits: &StepLimits,
+    is_allowed: impl Fn(&DraftLengths) -> bool,
+) -> DraftLengths {
     let mut n_expected = vec![1.0; candidates.len()];
-    let mut choice = Choice::without_drafts(candidates.len(), limits);
+    let mut choice = DraftLengths::without_drafts(candidates.len(), limits);
     let (mut best, mut min_rate) = (choice.clone(), choice.rate() * (1.0 + MIN_GAIN));
     let mut least = None;
     while choice.n_rows < limits.max_rows {
