@@ -106,7 +106,7 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("model = 2026-01-31", 'model: must be text or a number (got "2026-01-31")', id="a date"),
         pytest.param('metrics = "on"', "metrics: must be true or false (got 'on')", id="a text for a switch"),
         pytest.param("mlock = 1", "mlock: must be true or false (got 1)", id="a number for a switch"),
-        pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
+        pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size repeats the key ctx-size", id="a key twice"),
         pytest.param(
             'lora-base = "a.gguf"',
             "lora-base is not supported: GGUF adapters need no separate base model; pass the adapter with --lora and its base"

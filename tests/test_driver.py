@@ -50,7 +50,7 @@ def test_the_server_names_the_driver_and_ends(installed: tuple[str, Path]) -> No
     code, said = run_python(folder, "-m", "weft", "--port", "0")
     assert code == 1
     assert said.splitlines()[-1].endswith("then install the wheel that `make wheel` builds in a checkout")
-    assert f"ERROR {name} needs {FILE}" in said
+    assert f"ERROR {name} requires {FILE}, which was not found: install " in said
     assert "Traceback" not in said
 
 
@@ -59,7 +59,7 @@ def test_other_commands_name_the_driver(installed: tuple[str, Path], command: st
     name, folder = installed
     code, said = run_python(folder, "-m", "weft", command)
     assert code == 1
-    assert said.startswith(f"weft: error: {name} needs {FILE}")
+    assert said.startswith(f"weft: error: {name} requires {FILE}, which was not found: install ")
 
 
 def test_what_needs_no_engine_needs_no_driver(installed: tuple[str, Path]) -> None:

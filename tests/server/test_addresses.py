@@ -148,7 +148,7 @@ async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None
     [
         (("--api-key-file", "empty"), "ERROR --api-key-file: empty has no key; write one on each line"),
         (("--ssl-key-file", "empty"), "ERROR --ssl-key-file is given without a certificate; give both, or neither"),
-        (("--ssl-key-file", "empty", "--ssl-cert-file", "empty"), "ERROR --ssl-cert-file: cannot show empty with the key empty"),
+        (("--ssl-key-file", "empty", "--ssl-cert-file", "empty"), "ERROR --ssl-cert-file: cannot use empty with the key empty: "),
         (("--api-key-file", "missing"), "missing"),
         (("--ssl-key-file", "missing", "--ssl-cert-file", "missing"), "missing"),
     ],

@@ -13,6 +13,7 @@ from tests.server.matchers import Json
 
 SAY: Json = [{"role": "user", "content": "Tell me a story about a dog."}]
 OPTIONS: Json = {"num_predict": 12, "temperature": 0}
+ONE_MODEL = "this server serves one model; start it with -m or -hf for another"
 
 
 @pytest.fixture
@@ -93,10 +94,10 @@ def test_what_cannot_be_is_the_clients_own_error(official: ollama.Client) -> Non
         partial(official.create, "any", from_="other"),
     ]
     for ask in asked:
-        with pytest.raises(ollama.ResponseError, match="the one model") as caught:
+        with pytest.raises(ollama.ResponseError, match=ONE_MODEL) as caught:
             ask()
         assert caught.value.status_code == 501
-    with pytest.raises(ollama.ResponseError, match="the one model"):
+    with pytest.raises(ollama.ResponseError, match=ONE_MODEL):
         list(official.pull("any", stream=True))
     with pytest.raises(ollama.ResponseError, match=r"options\.num_gpu") as caught:
         official.chat(model="any", messages=SAY, options={"num_gpu": 3})

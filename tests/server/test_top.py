@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import os
 import pty
 import re
@@ -208,8 +209,11 @@ async def test_what_is_no_terminal_gets_page_after_page_until_nobody_reads(watch
         (["--often"], "unknown argument --often"),
     ],
 )
-def test_a_wrong_command_line_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_a_wrong_command_line_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    # `main` sets the level of "weft" for its process; `caplog` restores it for the tests that follow.
+    with caplog.at_level(logging.ERROR, "weft"), pytest.raises(SystemExit) as ended:
         main(["top", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
