@@ -85,6 +85,11 @@ class TestFallbacks:
         with platform.claim_name("127.0.0.1:8080"), platform.claim_name("127.0.0.1:8080"):
             pass
 
+    def test_no_file_is_locked(self, tmp_path: Path) -> None:
+        with (tmp_path / "lock").open("w") as first, (tmp_path / "lock").open("w") as second:
+            platform.lock_file(first.fileno())
+            platform.lock_file(second.fileno())
+
     def test_unix_sockets_and_shared_ports_are_refused_with_a_reason(self) -> None:
         with pytest.raises(OSError, match="unix sockets are not supported") as refused:
             platform.unix_socket()
@@ -111,6 +116,16 @@ class TestFallbacks:
             assert not is_listening(address)
             listener.listen(1)
             assert is_listening(address)
+
+
+def test_a_file_is_locked_by_one_open_file_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as first, path.open("w") as second:
+        platform.lock_file(first.fileno())
+        with pytest.raises(BlockingIOError):
+            platform.lock_file(second.fileno())
+    with path.open("w") as third:
+        platform.lock_file(third.fileno())
 
 
 def test_a_name_is_held_by_one_claim_at_a_time() -> None:

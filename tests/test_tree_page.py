@@ -36,9 +36,13 @@ async def test_the_program_makes_a_tree_as_it_is_drawn(engine: weft.Engine) -> N
 async def test_the_program_forks_a_branch_as_the_page_states(engine: weft.Engine) -> None:
     [program] = [fence.code for fence in fences(GUIDES / "branches.md") if "fork_stream(0" in fence.code]
     names: dict[str, Any] = {"engine": engine, "weft": weft}
-    await value_of(program, names)
-    assert names["indices"] == [2, 3, 4, 5]
-    assert [event.index for event in names["hot"] if isinstance(event, weft.Finished)] == [0]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        await value_of(program, names)
+    assert names["joined"] == [2, 3, 4, 5]
+    begin = "".join(f"{index} {names['texts'][index]}\n" for index in names["joined"])
+    assert printed.getvalue().startswith(begin)
+    assert printed.getvalue().removeprefix(begin).strip()
 
 
 async def test_the_pictures_are_current(engine: weft.Engine) -> None:

@@ -32,9 +32,10 @@ def hangups_are_heard() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
+async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, in this process; without drafts, which depend on measured times."""
-    settings = Settings(alias="storyteller")
+    # One server at a time can use a file of documents.
+    settings = Settings(alias="storyteller", documents_path=str(tmp_path_factory.mktemp("documents") / "documents.sqlite"))
     app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1, speculation="off"), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
@@ -45,7 +46,8 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """A server with four slots over the demo model, in a process of its own; without drafts, as `client`."""
     flags = ("-np", "4", "-c", "4096", "--kv-unified", "--spec-type", "none")
-    with LiveServer(tmp_path_factory.mktemp("live") / "log", *flags) as server:
+    folder = tmp_path_factory.mktemp("live")
+    with LiveServer(folder / "log", "--documents", str(folder / "documents.sqlite"), *flags) as server:
         await server.ready()
         yield server
         assert "ERROR" not in server.log

@@ -80,6 +80,27 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "POST /v1/conversations/{conversation_id:str}/items": ("/v1/conversations/a/items", {"items": []}, 404),
     "GET /v1/conversations/{conversation_id:str}/items/{item_id:str}": ("/v1/conversations/a/items/b", None, 404),
     "DELETE /v1/conversations/{conversation_id:str}/items/{item_id:str}": ("/v1/conversations/a/items/b", None, 404),
+    "GET /documents": ("/documents", None, 200),
+    "POST /documents": ("/documents", {"title": "a"}, 201),
+    "GET /documents/events": ("/documents/events?max_s=0.01", None, 200),
+    "GET /documents/search": ("/documents/search?q=a", None, 200),
+    "POST /documents/import": ("/documents/import", {"format": "text", "content": LONG}, 201),
+    "GET /documents/{document_id:str}": ("/documents/a", None, 404),
+    "PATCH /documents/{document_id:str}": ("/documents/a", {"title": "b"}, 404),
+    "DELETE /documents/{document_id:str}": ("/documents/a", None, 404),
+    "GET /documents/{document_id:str}/export": ("/documents/a/export", None, 404),
+    "GET /documents/{document_id:str}/nodes": ("/documents/a/nodes", None, 404),
+    "POST /documents/{document_id:str}/nodes": ("/documents/a/nodes", {"text": LONG}, 404),
+    "GET /documents/{document_id:str}/nodes/{node_id:int}": ("/documents/a/nodes/1", None, 404),
+    "PATCH /documents/{document_id:str}/nodes/{node_id:int}": ("/documents/a/nodes/1", {"note": "b"}, 404),
+    "DELETE /documents/{document_id:str}/nodes/{node_id:int}": ("/documents/a/nodes/1", None, 404),
+    "GET /documents/{document_id:str}/nodes/{node_id:int}/tokens": ("/documents/a/nodes/1/tokens", None, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/continue": ("/documents/a/nodes/1/continue", {"prompt": PROMPT}, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/resume": ("/documents/a/nodes/1/resume", {}, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/stop": ("/documents/a/nodes/1/stop", {}, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/split": ("/documents/a/nodes/1/split", {"at": {"token": 1}}, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/merge": ("/documents/a/nodes/1/merge", {}, 404),
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/move": ("/documents/a/nodes/1/move", {"parent": None}, 404),
     "POST /v1/messages": ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}, 200),
     "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"messages": MESSAGES}, 200),
     "POST /api/generate": ("/api/generate", {"prompt": PROMPT, "options": {"num_predict": 2}}, 200),
@@ -126,7 +147,13 @@ async def crowded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[htt
     loop = asyncio.get_running_loop()
     taken = [loop.run_in_executor(None, take) for _ in range(N_TAKEN)]
     n_begun.acquire()
-    settings = Settings(static_path=str(folder), slot_save_path=str(folder), metrics=True, props_endpoint=True)
+    settings = Settings(
+        static_path=str(folder),
+        slot_save_path=str(folder),
+        metrics=True,
+        props_endpoint=True,
+        documents_path=str(tmp_path_factory.mktemp("documents") / "a.sqlite"),
+    )
     engine = weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1)
     try:
         async with serving(create_app(engine, settings)) as client:

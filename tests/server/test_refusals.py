@@ -24,7 +24,9 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
+from weft.documents.records import Limits
 from weft.server import keyed_lock, memory_budget
+from weft.server.documents_api import service as documents_service
 from weft.server.errors import _TABLE, ServerError, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
@@ -77,6 +79,13 @@ async def find_no_room(client: httpx.AsyncClient) -> None:
     await client.post("/completion", content=b" " * (LARGE_BODY + 1))
 
 
+async def merge_alone(client: httpx.AsyncClient) -> None:
+    """Merges a node that has no child."""
+    document = (await client.post("/documents", json={})).json()["id"]
+    node = (await client.post(f"/documents/{document}/nodes", json={"text": "a"})).json()["id"]
+    await client.post(f"/documents/{document}/nodes/{node}/merge", json={})
+
+
 class Refused(NamedTuple):
     """Something that is refused, over HTTP."""
 
@@ -84,7 +93,7 @@ class Refused(NamedTuple):
     script: Sequence[Step] | Exception = ()
     """What the engine makes of it."""
     settings: Mapping[str, Json] = MappingProxyType({})
-    bound: tuple[object, str, int] | None = None
+    bound: tuple[object, str, object] | None = None
     """A module's bound that is lowered, so that little is too much."""
 
 
@@ -113,6 +122,10 @@ ASKED: dict[Reason, Refused] = {
         bound=(memory_budget, "MAX_ANSWER_BYTES", 256),
     ),
     Reason.PINS_FULL: Refused(ASK, PinBudgetError(3, 2, 4)),
+    Reason.CONFLICT: Refused(merge_alone),
+    Reason.DOCUMENTS_FULL: Refused(
+        posting("/documents", json={}), bound=(documents_service, "Limits", lambda: Limits(max_documents=0))
+    ),
     Reason.SLOTS_BUSY: Refused(find_all_busy),
     Reason.NOT_READY: Refused(ASK, EngineStoppedError()),
     Reason.CLIENT_LEFT: Refused(leave),
@@ -156,7 +169,9 @@ async def test_every_refusal_is_counted_and_its_line_says_why(
         monkeypatch.setattr(*bound)
     async with serving(script, **settings) as client:
         await asking(client)
-        [line] = [record for record in caplog.records if record.name == "weft.server.request_line"]
+        lines = [record for record in caplog.records if record.name == "weft.server.request_line"]
+        # Requests before it, if any, are not refused.
+        [line] = [record for record in lines if "refused" in getattr(record, FIELDS)]
         counts = APPLICATIONS[client].service.refusals.counts
     assert {counted: n for counted, n in counts.items() if n} == {reason: 1}
     assert getattr(line, FIELDS)["refused"] == reason

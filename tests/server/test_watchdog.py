@@ -247,6 +247,28 @@ LARGEST: dict[str, dict[str, Body]] = {
     },
     "POST /v1/embeddings": some(VECTORS, "many texts", "as many texts as may be", "many tokens"),
     "POST /rerank": PAIRS,
+    "POST /documents": {
+        "a long title": filled('{"title": "§', "word", '"}'),
+        "many settings": filled('{"settings": {"a": [§, ', "12", "]}}", 3_000_000),
+    },
+    "POST /documents/import": {
+        "a long text": filled('{"format": "text", "content": "§', "word", '"}'),
+        "deep JSON": filled('{"format": "json", "content": "§', "[[[[", '"}'),
+    },
+    "PATCH /documents/{document_id:str}": {"many settings": filled('{"settings": {"a": [§, ', "12", "]}}", 3_000_000)},
+    "POST /documents/{document_id:str}/nodes": {"a long text": filled('{"text": "§', "word", '"}')},
+    "PATCH /documents/{document_id:str}/nodes/{node_id:int}": {"a long text": filled('{"version": 1, "text": "§', "word", '"}')},
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/continue": {
+        **some(COMPLETIONS, "a long text", "many tokens", "many stop strings", "a large schema"),
+        "a long addition": filled('{"append": "§', "word", '"}'),
+    },
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/resume": {"anything": filled('{"a": [§, ', "12", "]}")},
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/stop": {"anything": filled('{"a": [§, ', "12", "]}")},
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/split": {
+        "a large position": filled('{"at": {"token": §', "9", "}}", 4_000)
+    },
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/merge": {"anything": filled('{"a": [§, ', "12", "]}")},
+    "POST /documents/{document_id:str}/nodes/{node_id:int}/move": {"anything": filled('{"parent": null, "a": [§, ', "12", "]}")},
     "POST /v1/messages": MESSAGES,
     "POST /v1/messages/count_tokens": some(MESSAGES, "many messages", "a long message", "a long system"),
     "POST /api/generate": {
@@ -276,7 +298,13 @@ READS = {
 }
 """Of each of the ways in which bodies are read, a route or more."""
 
-QUERIES = {"GET /cache": "limit=10000", "POST /slots/{id_slot:str}": "action=save", "GET /health": "include_slots=1"}
+QUERIES = {
+    "GET /documents/search": "q=" + "x" * 20_000,
+    "GET /documents/events": "max_s=0.1&after=" + "x" * 20_000,
+    "GET /cache": "limit=10000",
+    "POST /slots/{id_slot:str}": "action=save",
+    "GET /health": "include_slots=1",
+}
 
 GARBAGE: dict[str, Body] = {
     "no JSON": lambda number: number.encode() + b"\xff" * 2**20,
@@ -311,13 +339,25 @@ def cases(route: str) -> list[Case]:
     """What is asked of a route: its query and its path as long as they may be, and every body."""
     method, path = route.split()
     query = QUERIES.get(route, "a=" + "x" * 20_000)
-    filling = {"{id_slot:str}": "0", "{prefix_id:int}": "9" * 18, "{name:path}": "x" * 20_000, "{path:str}": "x" * 20_000}
+    filling = {
+        "{id_slot:str}": "0",
+        "{prefix_id:int}": "9" * 18,
+        "{node_id:int}": "9" * 18,
+        "{name:path}": "x" * 20_000,
+        "{path:str}": "x" * 20_000,
+    }
     filling["{digest:str}"] = "x" * 20_000
-    filling |= dict.fromkeys(("{response_id:str}", "{conversation_id:str}", "{item_id:str}"), "x" * 5_000)
+    filling |= dict.fromkeys(("{response_id:str}", "{conversation_id:str}", "{item_id:str}", "{document_id:str}"), "x" * 5_000)
     for name, text in filling.items():
         path = path.replace(f"/{name}", f"/{text}")
-    bodies = LARGEST.get(route, {}) | (GARBAGE if route in READS else {}) | ({"a long query": None} if method != "POST" else {})
-    return [Case(name, f"{method} {path}?{query} HTTP/1.1\r\n", body) for name, body in bodies.items()]
+    bodies = (
+        LARGEST.get(route, {})
+        | (GARBAGE if route in READS else {})
+        | ({"a long query": None} if method not in ("POST", "PATCH") else {})
+    )
+    # Documents take JSON by its type alone.
+    kind = "Content-Type: application/json\r\n" if path.startswith("/documents") else ""
+    return [Case(name, f"{method} {path}?{query} HTTP/1.1\r\n{kind}", body) for name, body in bodies.items()]
 
 
 class Probe:
@@ -365,7 +405,7 @@ class Watched(NamedTuple):
 @asynccontextmanager
 async def watching(folder: Path, *flags: str, most_ms: float = MOST_MS) -> AsyncIterator[Watched]:
     """A server, whose probe has told what it measures alone."""
-    with LiveServer(folder / "log", *flags) as server:
+    with LiveServer(folder / "log", "--documents", str(folder / "documents.sqlite"), *flags) as server:
         await server.ready()
         with closing(Probe(server.port, server.worker_id())) as probe:
             await wait_until(lambda: server.busy_slots() != [])
@@ -400,7 +440,7 @@ async def watched_with_files(tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 
 def test_every_route_that_takes_something_large_is_asked_for_it() -> None:
     assert LARGEST.keys() | QUERIES.keys() | READS <= set(ROUTES)
-    takes_a_body = {route for route in ROUTES if route.startswith("POST ")}
+    takes_a_body = {route for route in ROUTES if route.startswith(("POST ", "PATCH "))}
     assert takes_a_body <= LARGEST.keys()
 
 

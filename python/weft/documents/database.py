@@ -1,6 +1,5 @@
 """The SQLite file of documents: its schema, its transactions, and its lock. Used by one thread."""
 
-import fcntl
 import os
 import secrets
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from weft.documents.owners import owner_of
 from weft.documents.records import Limits
 from weft.errors import DocumentFileError, DocumentsFullError
+from weft.installed.platform import lock_file
 
 if TYPE_CHECKING:
     import sqlite3
@@ -102,9 +102,9 @@ class Database:
             return
         path = self.path.with_name(f"{self.path.name}-lock")
         with self._errors():
-            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(lock)
             except BlockingIOError:
                 os.close(lock)
                 raise DocumentFileError(self.path, "another server uses them; give each server its own --documents") from None

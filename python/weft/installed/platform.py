@@ -114,6 +114,17 @@ def claim_name(name: str) -> AbstractContextManager[object]:
     return claim
 
 
+def lock_file(descriptor: int) -> None:
+    """Locks an open file exclusively (flock(2)), until it is closed or the process ends; without effect on Windows.
+
+    Raises:
+        BlockingIOError: Another open file of the same path holds the lock.
+        OSError: The file system has no locks.
+    """
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def set_shared_port(listener: socket.socket) -> None:
     """Lets several processes listen on the port that `listener` will be bound to.
 

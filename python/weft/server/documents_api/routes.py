@@ -63,7 +63,7 @@ MAX_HITS = 1_000
 """Maximum matches of one response, and of one search."""
 
 
-def require_json(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+async def require_json(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
     """Refuses changes by forms of web pages, which cannot send JSON.
 
     Raises:
@@ -74,7 +74,7 @@ def require_json(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHan
         raise JsonRequiredError(kind)
 
 
-def require_local_address(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+async def require_local_address(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
     """Refuses requests without keys at an address that other machines reach, as in another ASGI server.
 
     Raises:
@@ -102,6 +102,7 @@ api = Api(
     "Documents",
     ERRORS | NOT_SUPPORTED | FULL,
     dependencies={"documents": provided(documents)},
+    # Litestar runs other guards than coroutines on asyncio's own threads, for which requests would wait.
     guards=[require_json, require_local_address],
 )
 
