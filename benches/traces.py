@@ -39,7 +39,7 @@ SCALE = 0.25
 """A token of a toy is a byte, and one of a model that is in use is about four: as many tokens, not as many characters."""
 
 REPLAYED = ("-np", "4", "-c", "65536", "--kv-unified", "-t", "1")
-"""The actor has a template of its own. What a toy computes is less than what threads would say to each other."""
+"""The actor has its own chat template. With a toy model, a second thread costs more than it saves."""
 
 PATIENCE_S = 300.0
 

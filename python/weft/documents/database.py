@@ -81,7 +81,7 @@ class Database:
         return self._connection
 
     def create(self) -> None:
-        """Creates the file, if there is none, readable for its user only.
+        """Creates a missing file, which only its user can read.
 
         Raises:
             DocumentFileError: It cannot be created.

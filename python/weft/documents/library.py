@@ -1,4 +1,4 @@
-"""Asynchronous access to a file of documents, which is read and written by a thread of its own."""
+"""Asynchronous access to a file of documents, which a separate thread reads and writes."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ def _settings(session: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_of_chunks(chunks: object) -> str | None:
-    """Returns the text of chunks, or None if they are none."""
+    """Returns the text of chunks, or None if the value is not a list of chunks."""
     if not isinstance(chunks, list):
         return None
     found = [chunk.get("content") if isinstance(chunk, Mapping) else None for chunk in chunks]

@@ -99,7 +99,7 @@ class Feed:
 
 
 class Feeds:
-    """The feeds of all owners. Their number is that of the API keys."""
+    """The feeds of all owners: one for each API key."""
 
     def __init__(self) -> None:
         self._epoch = token_hex(4)
