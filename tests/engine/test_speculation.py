@@ -90,14 +90,18 @@ async def test_concurrent_requests_generate_what_each_generates_alone(engine: we
     requests: list[RequestOptions] = [{"seed": seed, "logprobs": 1, "temperature": 1.0} for seed in range(20, 28)]
     off = [results((await generated(engine, **without_drafts(options)))[0]) for options in requests]
 
-    answers = await asyncio.gather(*(generated(engine, **options) for options in requests))
-    assert [results(choices) for choices, _ in answers] == off
-    assert sum(n_accepted(choices) for choices, _ in answers) > 0
+    # Texts that are generated again repeat themselves.
+    for _ in range(2):
+        answers = await asyncio.gather(*(generated(engine, **options) for options in requests))
+        assert [results(choices) for choices, _ in answers] == off
+    assert sum(n_accepted(choices) for choices, _ in answers) > 100
 
 
 async def test_a_text_that_is_generated_again_is_drafted(engine: weft.Engine) -> None:
     prompt = prompt_of(40, "again")
     options: RequestOptions = {"seed": 11, "ignore_eos": True}
+    # An engine that has measured no step may compute a prompt in several.
+    await generated(engine, prompt_of(40, "before"), **options)
     [first], n_first = await generated(engine, prompt, **options)
     assert n_first == 100 - first.usage.n_draft_accepted
     before = engine.stats().speculation.sources["text"]
