@@ -1,5 +1,5 @@
-# Thin names for what one does here. Everything that builds gets its compiler, flags and target folder from this file, so that
-# llama.cpp is compiled once (about four minutes on two cores) for cargo, maturin, clippy, the tests and the benchmarks alike.
+# Goals for building, testing and measuring. Every build gets its compiler, flags and target folder from this file, so that llama.cpp
+# is compiled once (about seven minutes on two cores) for cargo, maturin, clippy, the tests and the benchmarks.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -36,9 +36,9 @@ define step
 endef
 
 # CC, CXX and the like: found, or installed by apt, when something is to be built. Tests run examples for a shell and for Node.js,
-# open pages in Chromium, and check the configurations of other programs that pages show.
+# open pages in Chromium, complete commands in shells, and check the configurations of other programs that pages show.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
-PROGRAMS := $(if $(filter test test-python,$(MAKECMDGOALS)),chromium curl jq nginx node systemd-analyze)
+PROGRAMS := $(if $(filter test test-python,$(MAKECMDGOALS)),chromium curl fish jq nginx node systemd-analyze zsh)
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
 $(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN) $(PROGRAMS))
 ifneq ($(filter-out 0,$(.SHELLSTATUS)),)
@@ -47,79 +47,82 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-interference bench-fanout bench-forks bench-levels bench-all clients ray compare docs docs-serve wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run page test test-portable fuzz watchdog bench bench-quick bench-loads bench-start bench-abuse bench-against bench-interference bench-fanout bench-forks bench-levels bench-page bench-all clients ray compare docs docs-serve wheel wheels single-wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
-help: ## Show what can be made
+help: ## List the goals
 	@echo 'usage: make GOAL'
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "  %-13s %s\n", $$1, $$2 }'
 
 run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.gguf -np 16" goes to the server)
 	@exec python -m weft $(ARGS)
 
-test: lint types test-rust test-python ## Everything that must hold before a change lands
+test: lint types test-rust test-python ## Run every check that a change must pass
 
-bench: ## A step's speed against llama.cpp's best and the machine's limits, in under fifteen minutes (ARGS="--help")
+bench: ## Time of a step relative to llama.cpp's best and the machine's limits: under fifteen minutes (ARGS="--help")
 	cargo bench --locked --bench decode -- $(ARGS)
 
 bench-quick: ## The same in a minute and a half
 	@$(MAKE) bench ARGS="--quick $(ARGS)"
 
-bench-loads: extension ## What clients see, over HTTP too, against loops that do what llama-server does (ARGS="--quick")
+bench-loads: extension ## Client latency and throughput, also over HTTP, relative to loops that work as llama-server does (ARGS="--quick")
 	cargo bench --locked --bench loads -- $(ARGS)
 
-bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick --python /tmp/installed/bin/python")
+bench-start: extension ## Start-up time, and memory of an idle and a busy server (ARGS="--quick --python /tmp/installed/bin/python")
 	python -m benches.start $(ARGS)
 
-bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 14 minutes (ARGS="--seconds 60")
+bench-abuse: extension ## Latency of a stream and a chat during 200 abusive connections, and resources left behind: 14 minutes (ARGS="--seconds 60")
 	python -m benches.abuse $(ARGS)
 
-bench-interference: extension ## The 99th percentile of a stream's pauses beside vectors, pictures and changes of adapters: two minutes
-	$(call step,beside vectors)
+bench-interference: extension ## 99th percentile of a stream's pauses during embeddings, images and changes of adapters: two minutes
+	$(call step,streams during embeddings)
 	python -m benches.embeddings
-	$(call step,beside pictures)
+	$(call step,streams during images)
 	python -m benches.media
-	$(call step,beside streams with other adapters)
+	$(call step,streams during changes of adapters)
 	python -m benches.adapters
 
-bench-against: extension ## Answers, shared prompts and a long one that comes, beside a llama-server (ARGS="--random 8b-q4_k --llama-server PATH")
+bench-against: extension ## Throughput, shared prompts and a long prompt, compared with llama-server (ARGS="--random 8b-q4_k --llama-server PATH")
 	python -m benches.against $(ARGS)
 
-bench-fanout: extension ## One long text continued in several ways, as requests and as branches (ARGS="--llama-server PATH" asks llama-server too)
+bench-fanout: extension ## One long text continued in several ways, as requests and as branches (ARGS="--llama-server PATH" adds llama-server)
 	python -m benches.fanout $(ARGS)
 
-bench-forks: extension ## What a stream and a chat feel of forks and searches beside them: two minutes (ARGS="--seconds 20")
+bench-forks: extension ## Latency of a stream and a chat during forks and searches: two minutes (ARGS="--seconds 20")
 	python -m benches.beside_forks $(ARGS)
 
-bench-levels: extension ## A wheel's speed at each level of CPUs against this build's (ARGS="/tmp/installed/bin/python", which has the wheel)
+bench-levels: extension ## Speed of a wheel at each CPU level relative to this build (ARGS="/tmp/installed/bin/python", which has the wheel)
 	python -m benches.levels $(ARGS)
 
-bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
-	$(call step,sharing against nothing shared)
+bench-page: extension ## The page for writers with 10,000 nodes: opening, frames, memory, storing, alternatives: two minutes
+	python -m benches.page
+
+bench-all: extension bench bench-loads ## All of these, and the gain of sharing, the cost of saving, and the speed of HTTP relative to the engine
+	$(call step,shared prompts relative to none)
 	cargo bench --locked --bench sharing -- $(ARGS)
-	$(call step,saving and restoring)
+	$(call step,saving and restoring prompts)
 	cargo bench --locked --bench state -- $(ARGS)
-	$(call step,a step beside its decode)
+	$(call step,overhead of a step)
 	cargo bench --locked --bench allocations -- $(ARGS)
-	$(call step,a call of the cache where everything is large)
+	$(call step,operations of a large cache)
 	cargo bench --locked --bench cache -- $(ARGS)
-	$(call step,a step where much waits)
-	cargo bench --locked --no-default-features --bench growth
-	$(call step,HTTP against the engine)
+	$(call step,a step with a long queue)
+	cargo bench --locked --no-default-features --features fake-runner --bench growth
+	$(call step,HTTP relative to the engine)
 	python benches/streaming.py $(filter --quick,$(ARGS))
-	$(call step,a start)
+	$(call step,start-up)
 	python -m benches.start $(filter --quick,$(ARGS))
 	$(call step,ten steps)
 	python -m benches.timeline
-	$(call step,what others wait for each route)
+	$(call step,event loop delays by route)
 	@$(MAKE) watchdog ARGS=
 
-clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
+clients: extension ## Test existing clients against a server with a scripted model: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
 
-ray: extension ## Try replicas on a real Ray, which is installed into a folder of its own: five minutes (ARGS=--faults counts what faults do)
+ray: extension ## Test replicas on a real Ray, installed into a folder of its own: five minutes (ARGS=--faults injects faults)
 	python -m tests.ray.run $(ARGS)
 
-compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
+compare: ## Send the same requests to llama-server and Weft, and list the differences (LLAMA_SERVER=/path/to/llama-server)
 	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }
 	@$(MAKE) extension
 	python -m tests.compare.fetch_templates
@@ -130,42 +133,42 @@ wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU 
 	maturin build --release --locked --strip --compatibility linux --out dist
 
 # In a folder of its own: what `make run` and `make test` build stays as it is.
-wheels: .venv/synced $(PYO3_CONFIG_FILE) ## Build the wheel that travels, for every level of CPUs, and the source distribution in dist/ (half an hour; ccache helps)
+wheels: .venv/synced $(PYO3_CONFIG_FILE) ## Build the portable wheel, for every CPU level, and the source distribution in dist/ (half an hour; ccache helps)
 	@grep -q '^export CC := clang' $(TOOLCHAIN) || { echo 'weft: wheels need clang 16 or newer' >&2; exit 1; }
 	PYTHONPATH=python python scripts/wheels.py $(ARGS)
 
 single-wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel with one compiled module: ARGS=cuda12, vulkan, metal, or cpu for machines without Linux
 	PYTHONPATH=python python scripts/single_wheel.py $(ARGS)
 
-lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
+lint: .venv/synced $(PYO3_CONFIG_FILE) ## Run rustfmt, clippy and ruff; warnings are errors
 	$(call step,format)
 	cargo fmt --check
 	ruff format --check --quiet
 	$(call step,lint)
 	ruff check --quiet
-	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --no-default-features -- -D warnings
+	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --no-default-features --features fake-runner -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --quiet --all-targets -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --features python -- -D warnings
 
-types: extension ## mypy (tests/test_public_api.py holds the stub against the compiled module)
+types: extension ## Run mypy (tests/test_public_api.py compares the stub with the compiled module)
 	$(call step,types)
 	mypy
 
 # Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once: in
 # the profile `checked`, where a sum that overflows is a panic. It compiles no C++, so that llama.cpp is still compiled once.
-test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
-	$(call step,the engine on a fake model)
+test-rust: .venv/synced ## Run the crate's tests, without and with llama.cpp
+	$(call step,Rust tests with a fake model)
 	cargo test --profile checked --locked --quiet --no-default-features
-	$(call step,what llama.cpp computes)
+	$(call step,Rust tests with llama.cpp)
 	cargo test $(CARGO_FLAGS) --quiet llama::
 
-test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
-	$(call step,python)
+test-python: extension web/node_modules/.installed ## Run the Python tests (ARGS="-k slots" goes to pytest)
+	$(call step,Python tests)
 	pytest --quiet --numprocesses auto --dist worksteal $(ARGS)
 
 # The C library comes with the target, the linker with Rust. A crate that the benchmarks need has a C file, which includes the
 # compiler's own headers only; CC is a clang, which compiles for every processor.
-test-arm: ## The kernels' tests for ARM, where its emulator is installed (ARGS="attention" for some of them)
+test-arm: ## Run the kernels' tests for ARM, if its emulator is installed (ARGS="attention" selects some)
 	@command -v qemu-aarch64 >/dev/null || { echo 'weft: there is no qemu-aarch64; Debian has it in qemu-user' >&2; exit 1; }
 	rustup target add aarch64-unknown-linux-musl
 	RUSTFLAGS= CC_aarch64_unknown_linux_musl='$(CC)' CFLAGS_aarch64_unknown_linux_musl='-ffreestanding -nostdlibinc' \
@@ -178,7 +181,7 @@ test-portable: .venv/synced ## Check the engine for Windows and macOS, and that 
 	pytest --quiet tests/test_portable.py
 
 # Plain Rust is what it can run: an instruction set that is only detected is not there for it.
-test-miri: ## The kernels' small cases under Miri, which watches each access to memory (ten minutes; installs a nightly Rust)
+test-miri: ## Run the kernels' small cases under Miri, which checks each memory access (ten minutes; installs a nightly Rust)
 	rustup toolchain install nightly --profile minimal --component miri,rust-src
 	RUSTFLAGS= MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR='$(CARGO_TARGET_DIR)/miri' \
 		cargo +nightly miri test --locked --no-default-features --lib small::
@@ -188,7 +191,7 @@ fuzz: extension ## Send a server 10,000 random requests of the OpenAPI document 
 	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
 		tests/server/test_mutated_bodies.py
 
-watchdog: extension ## Hold every route to 20 ms for which others may wait at most (50 with large pictures); tests allow 100
+watchdog: extension ## Check that no route blocks the event loop for over 20 ms (50 with large images); tests allow 100
 	WEFT_MOST_MS=20 pytest --quiet tests/server/test_watchdog.py tests/server/test_media.py -k nobody_waits $(ARGS)
 
 fmt: .venv/synced ## Format everything
@@ -196,26 +199,30 @@ fmt: .venv/synced ## Format everything
 	ruff format
 	ruff check --fix-only --quiet
 
-extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/weft, if Rust has changed
+extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/weft if Rust sources have changed
 	$(call step,build)
 	@maturin develop --release --locked --uv $(if $(shell test .venv/installed -nt pyproject.toml && echo yes),--skip-install)
 	@touch .venv/installed
 	@python -m compileall -q python/weft
 
-docs: .venv/synced ## Build the documentation into site/, strictly and without the network
+page: web/node_modules/.installed ## Build the page for writers from web/ into python/weft/server/web, where it is committed
+	$(call step,page)
+	python scripts/page.py build
+
+docs: .venv/synced ## Build the documentation into site/, in strict mode and without the network
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=python mkdocs build --strict --quiet
 
-docs-serve: .venv/synced ## Serve the documentation on http://127.0.0.1:8000 while its pages are edited
+docs-serve: .venv/synced ## Serve the documentation on http://127.0.0.1:8000 and rebuild it after changes
 	PYTHONPATH=python mkdocs serve --dev-addr 127.0.0.1:8000
 
-env: ## Print the variables for cargo called by hand, as shell commands
+env: ## Print the variables for calling cargo directly, as shell commands
 	@for name in PATH CC CXX LIBCLANG_PATH LLAMA_LIB_PROFILE RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
 		CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER; do \
 		if [ -n "$${!name:-}" ]; then printf 'export %s=%q\n' "$$name" "$${!name}"; fi; \
 	done
 
-clean: ## Remove what was built, the environment too
-	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist site
+clean: ## Remove everything that was built, including the environment
+	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist site web/node_modules
 	rm -f python/weft/_native*.so
 
 # The locked packages, and uv of one version to install them. `--inexact` keeps uv itself and the built extension. Their bytecode is
@@ -223,6 +230,12 @@ clean: ## Remove what was built, the environment too
 .venv/synced: uv.lock pyproject.toml
 	@test -x .venv/bin/uv || { python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
 	uv sync --frozen --inexact --quiet --compile-bytecode
+	@touch $@
+
+# The locked packages with which the page is built and checked.
+web/node_modules/.installed: web/package-lock.json | .venv/synced
+	$(call step,packages of the page)
+	python scripts/page.py install
 	@touch $@
 
 # What maturin would write: the stable ABI of Python 3.11, whichever Python is at hand.

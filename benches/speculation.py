@@ -1,9 +1,10 @@
 """Speculative decoding over HTTP, beside a llama-server: a text that is copied, JSON of a schema, and prose.
 
 All servers are started once and asked by turns: Weft with drafts and without, and llama-server without and with each of its ways
-to draft from text. A row has the median of the tokens per second that the server reports, as a multiple of Weft's without drafts
-too, and the share of drafted tokens that were accepted. Each round has its own prompts and API key, so that Weft drafts nothing
-from an earlier round. Start it in the repository's root as `python -m benches.speculation -m MODEL --llama-server PATH`.
+to draft from text; both also with a draft model, if one is given. A row has the median of the tokens per second that the server
+reports, as a multiple of Weft's without drafts too, and the share of drafted tokens that were accepted. Each round has its own
+prompts and API key, so that Weft drafts nothing from an earlier round. Start it in the repository's root as
+`python -m benches.speculation -m MODEL --llama-server PATH`.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
@@ -39,6 +40,9 @@ LLAMA_SERVER = {
     "llama-server, ngram-mod 8, 16": "--spec-type ngram-mod --spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 2 "
     "--spec-ngram-mod-n-max 16",
 }
+
+DRAFT_MODEL = "--spec-type draft-simple -md"
+"""Flag of a draft model, in both servers."""
 
 REPORT = Path(__file__).with_name("report.txt").read_text(encoding="utf-8")
 CUSTOMER = json.loads(Path(__file__).with_name("customer.json").read_text(encoding="utf-8"))
@@ -97,15 +101,21 @@ def commands(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
     flags = ["-m", str(args.model), *shlex.split(args.common), "--api-key", keys]
     for name, own in WEFT.items():
         yield name, [sys.executable, "-m", "weft", *flags, "--kernels", "weft", *shlex.split(own)]
+    drafting = [*shlex.split(DRAFT_MODEL), str(args.draft)] if args.draft else []
+    if drafting:
+        yield "Weft, draft model", [sys.executable, "-m", "weft", *flags, "--kernels", "weft", *drafting]
     if args.llama_server:
         for name, own in LLAMA_SERVER.items():
             yield name, [args.llama_server, *flags, *shlex.split(own)]
+        if drafting:
+            yield "llama-server, draft model", [args.llama_server, *flags, *drafting]
 
 
 def main() -> int:
     """Prints a table for each load; 1 if a server does not start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-m", "--model", type=Path, required=True, help="a GGUF file")
+    parser.add_argument("--draft", type=Path, help="a draft model for MODEL, which both servers also use")
     parser.add_argument("--llama-server", help="llama.cpp's server")
     parser.add_argument("--common", default=shlex.join(COMMON), help="flags of all servers")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Let agents read one brief, begin to answer, and fork four times each.
+"""Let three agents read one brief and begin to answer; fork each answer four times.
 
 Prints the twelve answers, then the tokens computed and used.
 """

@@ -1,4 +1,4 @@
-"""Find the likeliest ends of a story with beam search, and draw others with distinct sampling.
+"""Find the most likely endings of a story with beam search, and sample others without replacement.
 
 Prints each end with its log-probability, then the tokens computed and used.
 """

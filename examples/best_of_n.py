@@ -1,4 +1,4 @@
-"""Continue the two likeliest of sixteen beginnings, and keep the likeliest story.
+"""Continue the two most likely of sixteen beginnings, and keep the most likely story.
 
 Prints the story and its mean log-probability, then the tokens computed and used.
 """

@@ -1,4 +1,4 @@
-"""A loom in the terminal: grow a story as a tree, and move in it with the arrow keys.
+"""Write a story as a tree in the terminal: extend it, and move in it with the arrow keys.
 
 Prints each screen; with `--demo`, those of some keys. Without it, needs prompt_toolkit. `-m FILE` loads another model.
 """

@@ -1,4 +1,4 @@
-"""Mount Weft in a Litestar application: your routes at /, Weft's below /llm.
+"""Mount Weft in a Litestar application: your routes at `/`, Weft's below `/llm`. It serves until Ctrl-C.
 
 Serves on http://127.0.0.1:8080.
 """

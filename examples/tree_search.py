@@ -1,4 +1,4 @@
-"""Monte-Carlo tree search over text: find a story that contains given words.
+"""Find a story that contains given words, with Monte Carlo tree search over text.
 
 Prints the best story, its share of the words, and the tokens computed and used.
 """

@@ -20,17 +20,18 @@
 //!
 //! | file | what happens there |
 //! | --- | --- |
-//! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request, makes a `RequestGroup` of it and sends it to the worker |
+//! | `mod.rs`, `validation.rs` | `Engine::submit` checks the request, makes a group (`scheduler/request_group.rs`) of it and sends it to the worker |
 //! | `worker.rs` | the loop: each stage is a method, in this order |
 //! | `scheduler/queue.rs` | the request waits, and is next |
 //! | `scheduler/admission.rs` | a branch enters a slot or resumes, or waits for a slot, for cells, or for a prefix |
 //! | `scheduler/prefix_match.rs` | its longest cached prefix, and whether another sequence is computing a longer one |
-//! | `scheduler/placement.rs` | its sequence, its slot (`slots.rs`) and its cells |
+//! | `scheduler/placement.rs` | its sequence, its slot (`scheduler/slots.rs`) and its cells (`cache_manager`) |
 //! | `scheduler/planning.rs` | its rows in the next decode, and their cells |
 //! | `execute.rs` | the decode |
-//! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled, detokenized and added to the step's events |
+//! | `scheduler/sample.rs`, `scheduler/sequence/mod.rs` | its token is sampled, detokenized and added to the events of its group |
 //! | `scheduler/lifecycle.rs` | it finishes, fails, is cancelled, preempted or removed |
-//! | `output/mod.rs`, `output/stream.rs`, `output/completions.rs` | the step's events (`scheduler/step_events.rs`) reach the reader |
+//! | `scheduler/streams.rs`, `output/mod.rs`, `output/stream.rs` | the events of the step are sent, and streams end |
+//! | `output/completions.rs` | the reader takes them |
 //!
 //! The documentation of [`engine`] lists its files and their allowed dependencies. A sequence whose logits are stored enters its
 //! slot, or ends its reload, as ready to sample. So that no first token takes an additional step, `sample` fills the slots that
@@ -38,8 +39,8 @@
 //!
 //! | question | answer, in files of [`engine`] |
 //! | --- | --- |
-//! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the next request, and all others wait. `scheduler/admission.rs`: with `start`, that request may wait for a slot, cells or a prefix; with `resume`, so may a preempted sequence |
-//! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens` |
+//! | Who decides that a prompt waits? | `scheduler/queue.rs`: `Queue::next` chooses the next request, and all others wait. `scheduler/admission.rs`: with `next_sequence`, `admit` and `start`, that request may wait for a slot, sequence ids, cells or a prefix; with `place_preempted`, so may a preempted sequence |
+//! | Where is a token sampled? | `scheduler/sample.rs`: `sample_tokens`; the tokens of beams are then chosen together by `features/beams` |
 //! | Where are drafted tokens verified? | `scheduler/sample.rs`: `verify_drafts`, between two rounds of sampling. `features/speculation` drafts them |
 //! | What frees a slot? | `scheduler/lifecycle.rs`, whenever a sequence leaves, by `Slots::take` or `take_all` |
 //! | What frees cells and sequence ids? | `cache_manager/guards.rs`: a dropped guard queues the release, which the cache manager carries out before the next read of its bookkeeping |
@@ -58,27 +59,30 @@
 //! | `llama` | all that calls llama.cpp |
 //! | `python` | the classes of `weft._native` |
 //! | [`config`] | limits and settings, validated |
-//! | [`fake_runner`] | a model for tests: its next token is a function of the prefix |
+//! | `fake_runner` | a model for tests and benchmarks: its next token is a function of the prefix |
 //! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
 //! To add
 //! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in
 //!   `python/convert.rs`, their range checked in `numbers`), its filter in `sampling/filters`, its step in `sampling/chain.rs` (with
 //!   `keeps_best`), and its test against llama.cpp in `llama/sampler_parity`; in Python, its field and its letter in
-//!   `sampling_fields.py`, its option in `request/sampling.py`, its setting in `server/response_fields/settings.py`, and its flag in
-//!   `settings/flags.json`;
+//!   `sampling_fields.py` (`scripts/option_stubs.py` then writes its option), its setting in
+//!   `server/response_fields/settings.py`, and its flag in `settings/flags.json`. A penalty is in `sampling/penalties` instead of
+//!   `sampling/filters`, a way to draw in `sampling/draw`. A sampler that draws at random is excluded from beams in
+//!   `request/diversity.rs`;
 //! - a feature of the engine: a file in `engine/features`, its state in `engine/features/state.rs`, and its calls in
 //!   `engine/features/hooks.rs`;
 //! - another kind of branch search: its parameters in `request/diversity.rs` (read in `python/diversity.rs`; in Python, a field and an
 //!   option in `weft/request`), and a feature as
 //!   `engine/features/beams`, whose hooks are `on_validate`, `n_together`, `on_new_sequence`, `is_vacant`, `sample`,
 //!   `after_sampling`, `on_preempt`, `end_oversized` and `cancel_together`. Its sequences give up cells and fork by `vacate` and
-//!   `fork_to` of `engine/scheduler/placement.rs`;
+//!   `fork_to` of `engine/scheduler/placement.rs`; `engine/features/forks/commands.rs` rejects forks of them;
 //! - a tier of the cache: an entry per node in `cache/prefix_tree.rs` (as `host_entry`; `cache/paths.rs` divides and moves it with its
 //!   node, `cache/pins.rs` and `cache/prefix_match.rs` count it), its limit in bytes as in `cache/host_cache.rs` and
 //!   `config/limits.rs`, stored by `cache/path_removal.rs`, found by the `find` of each kind of memory in `cache/kinds`, evicted as in
 //!   `cache/host_eviction.rs`, copied by `engine/cache_manager/moves.rs` in the order of `engine/scheduler/tier_moves.rs`, and
-//!   listed as a [`Tier`](cache::Tier) in `cache/listing.rs`, `cache/blocks.rs`, `engine/stats.rs` and `python/cached_nodes.rs`.
+//!   listed as a [`Tier`](cache::Tier) in `cache/listing.rs`, `cache/blocks.rs` and `python/cached_nodes.rs`, and counted in
+//!   `engine/stats.rs`, `engine/metrics.rs` and `python/stats.rs`.
 //!
 //! # Glossary
 //!
@@ -86,6 +90,7 @@
 //! | --- | --- |
 //! | [`Request`](request::Request) | a prompt, sampling parameters, and the number of completions |
 //! | request group | a request within the engine: its prompt, and the branches that are waiting, running or finished |
+//! | stream | what the reader of one `submit` gets: the events of all its branches, which `BranchIndex` counts. It has a group for each distinct prompt; `MemberIndex` counts the branches of a group |
 //! | sequence | one completion being generated, which callers see as a branch; or a task, such as saving a prefix |
 //! | slot | room for one running sequence |
 //! | [`KvSeqId`](engine::runner::KvSeqId) | llama.cpp's number for an owner of cells |
@@ -169,6 +174,7 @@ pub mod kernels;
 )]
 pub mod llama;
 
+#[cfg(any(test, feature = "fake-runner"))]
 pub mod fake_runner;
 
 mod worker_thread;

@@ -2,7 +2,7 @@
 """Writes docs/reference/http from the OpenAPI document, scripts/api_pages.toml and recorded answers (docs/recorded/api.json).
 
 `python -m scripts.api_pages --record`, in the repository's root, sends every example to servers with the demo model, and records
-their answers first.
+their answers first. `--record TEXT` does so for operations whose method and path contain a text, as `--record /documents`.
 """
 
 import asyncio
@@ -259,12 +259,12 @@ async def servers(folder: Path) -> AsyncIterator[dict[str, str]]:
         yield {"demo": demo.url, "reranker": reranker.url}
 
 
-async def record() -> None:
-    """Sends every example and writes the answers."""
+async def record(part: str = "") -> None:
+    """Sends the examples of operations whose keys contain a text, and writes the answers."""
     with tempfile.TemporaryDirectory() as name:
         async with servers(Path(name)) as urls, httpx.AsyncClient(timeout=60) as client:
-            found = {}
-            for example in examples():
+            found = {name: answer._asdict() for name, answer in recorded().items()}
+            for example in (example for example in examples() if part in example.key):
                 url = urls[example.server]
                 async with prepared(example, url) as values:
                     path, body = filled(example.path, values), filled(example.body, values)
@@ -273,6 +273,8 @@ async def record() -> None:
                 found[example.name] = _shortened(
                     answer._asdict(), {name: "/srv/weft", str(ROOT / "python" / "weft"): "/opt/weft"}
                 )
+    found = {example.name: found[example.name] for example in examples() if example.name in found}
+    recorded.cache_clear()
     RECORDED.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -590,7 +592,7 @@ def pages() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    if "--record" in sys.argv[1:]:
-        asyncio.run(record())
+    if sys.argv[1:2] == ["--record"]:
+        asyncio.run(record(*sys.argv[2:3]))
     for path, made in pages().items():
         path.write_text(made, encoding="utf-8")

@@ -20,7 +20,7 @@ from weft.cli.flags_without_setting import ACCEPTED, Meaning
 from weft.fields.meta import FieldMeta
 from weft.sampling_fields import Sampling, parameter_meta
 from weft.server.request_fields.fields import BRANCH_NAMES, CompletionFields
-from weft.server.request_fields.neutral import Neutral, unsupported_fields
+from weft.server.request_fields.unsupported import UnsupportedUnless, unsupported_fields
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -156,7 +156,7 @@ def _unsupported(bodies: Iterable[type[msgspec.Struct]]) -> Iterator[str]:
         yield f"| `{name}` | {values} |"
 
 
-def _accepted(mark: Neutral, hint: Any) -> str:  # noqa: ANN401 (a type)
+def _accepted(mark: UnsupportedUnless, hint: Any) -> str:  # noqa: ANN401 (a type)
     accepted = [value for value in PROBES if _takes(mark.accepts, value, hint)]
     if {"", 0} <= {value for value in accepted if isinstance(value, str | int)}:
         return "empty ones"

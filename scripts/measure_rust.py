@@ -3,8 +3,9 @@
 
     python scripts/measure_rust.py [--root rust] [--core Worker] [--owners Scheduler CacheManager Output Runner]
 
-A line that holds code counts as code, a line that holds a comment alone as a comment. The parser reads lines, strings and
-comments, not macros: an item that a macro makes is not counted.
+What only tests and benches compile, as by `cfg(any(test, ...))`, is part of them. A line that holds code counts as code, a line
+that holds a comment alone as a comment. The parser reads lines, strings and comments, not macros: an item that a macro makes is
+not counted.
 """
 
 import argparse
@@ -29,7 +30,7 @@ TOKENS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-TEST_ATTRIBUTE = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*)\)\]")
+TEST_ATTRIBUTE = re.compile(r"#\[cfg\((?:test|(?:all|any)\(test\b[^\]]*)\)\]")
 OTHER_ATTRIBUTE = re.compile(r"\s*#\[")
 TEST_MODULE_FILE = re.compile(r"\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
 ITEM = re.compile(

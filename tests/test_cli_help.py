@@ -1,7 +1,6 @@
 """Output of `--help`, `--completion` and similar flags."""
 
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -115,7 +114,6 @@ def test_bash_completes_commands_and_flags(
     assert set(ran.stdout.split()) == expected
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 @pytest.mark.parametrize(("words", "expected"), COMPLETED)
 def test_fish_completes_commands_and_flags(
     words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -126,7 +124,6 @@ def test_fish_completes_commands_and_flags(
     assert {line.split("\t")[0] for line in ran.stdout.splitlines()} == expected
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_loads_its_completion_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "_weft").write_text(_printed(["--completion", "zsh"], capsys))
     call = f"autoload -Uz compinit; compinit -u -d {tmp_path}/dump; source {tmp_path}/_weft; print $_comps[weft]"

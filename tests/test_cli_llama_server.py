@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.cli.given import all_spellings
 from weft.cli.main import parse
+from weft.cli.spellings import all_spellings
 from weft.settings import Settings, table
 
 VALUES = {

@@ -20,8 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import weft
 from tests.server.conftest import answers
-from weft.cli.given import all_spellings
 from weft.cli.main import parse
+from weft.cli.spellings import all_spellings
 from weft.installed.levels import LEVELS
 from weft.server import create_app
 from weft.settings import Settings, table

@@ -16,7 +16,7 @@ from tests.server.serving import serving
 from weft.chat.conversation import ChatMessage
 from weft.cli.arguments import ARGS, CACHE_LIST, DEVICES, RESPELLED
 from weft.cli.flags_without_setting import ACCEPTED, Meaning
-from weft.cli.given import all_spellings
+from weft.cli.spellings import all_spellings
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.cache_api.schemas import PinBody
 from weft.server.compat.stream import StreamBody
@@ -33,7 +33,7 @@ from weft.server.llamacpp.schemas import (
 )
 from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, GivenMessage, Options
 from weft.server.openai.schemas import CreateChatCompletion, CreateCompletion, CreateEmbedding
-from weft.server.request_fields.neutral import unsupported_fields
+from weft.server.request_fields.unsupported import unsupported_fields
 from weft.server.requests_api.schemas import ForkBody
 from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.score_api.schemas import ScoreBody

@@ -25,7 +25,15 @@ LISTED = set().union(*(spans(row.split(" | ")[0]) for row in SECTIONS.splitlines
 SHOWN = spans(re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
 """Every span of code: reasons stand beside the messages that contain them."""
 
-START_MODULES = ("cli/arguments.py", "cli/config_file.py", "cli/given.py", "settings", "hub", "serving", "installed/levels.py")
+START_MODULES = (
+    "cli/arguments.py",
+    "cli/config_file.py",
+    "cli/spellings.py",
+    "settings",
+    "hub",
+    "serving",
+    "installed/levels.py",
+)
 START_FILES = [
     *(f"config/{name}.rs" for name in ("limits", "model_config", "overrides", "resolve", "rope", "threads")),
     *(f"llama/model/{name}.rs" for name in ("adapters", "gguf", "kinds", "kv_overrides", "load", "tensor_overrides")),

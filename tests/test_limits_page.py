@@ -20,8 +20,7 @@ from weft.fields.meta import field_meta
 from weft.server import executor, json_request, keyed_lock, memory_budget
 from weft.server.anthropic import translate as anthropic
 from weft.server.compat import prompt_files
-from weft.server.documents_api import feed
-from weft.server.documents_api import routes as documents_routes
+from weft.server.documents_api import document_routes, feed, node_routes
 from weft.server.documents_api import schemas as documents_schemas
 from weft.server.errors import (
     AnswersTooLargeError,
@@ -194,6 +193,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.MEDIA_BYTES >> 20,
         HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     ],
+    "a body of a route that answers without the model, such as an import of a document": lambda: [
+        json_request.BYTES_WITHOUT_MODEL >> 20,
+    ],
     "all bodies that are being received or decoded": lambda: [
         *(json_request.MAX_TOGETHER_BYTES >> 20, json_request.LARGE_BODY >> 10, describe(BodiesTooLargeError(1)).code),
     ],
@@ -255,17 +257,17 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "a `weft.Tree`, `max_nodes` and `max_bytes`, and prefixes saved with it": lambda: [
         *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
     ],
-    "documents of an API key, and nodes of one": lambda: [
+    "documents of an API key, and nodes of one: `--documents-max-documents`, `--documents-max-nodes`": lambda: [
         *(Limits().max_documents, Limits().max_nodes, describe(weft.DocumentsFullError(1, "nodes")).code),
     ],
-    "bytes of all documents of an API key": lambda: [
+    "bytes of all documents of an API key: `--documents-max-bytes`": lambda: [
         Limits().max_bytes >> 20,
         describe(weft.DocumentsFullError(1, "bytes")).code,
     ],
     "alternatives of a token in a document, `n_probs`": lambda: [documents_schemas.MAX_ALTERNATIVES],
     "buffered events of `GET /documents/events`, for each API key": lambda: [feed.MAX_FEED_BYTES >> 20],
     "nodes in an answer of `GET /documents/{id}/nodes`, and matches of a search": lambda: [
-        *(documents_routes.MAX_PAGE, documents_routes.MAX_HITS),
+        *(node_routes.MAX_PAGE, document_routes.MAX_HITS),
     ],
     "nodes in a picture of `GET /cache` or a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
     "one write to a client, and the work on a stream before other tasks run": lambda: [

@@ -15,6 +15,8 @@ LIB = """\
 pub mod engine;
 #[cfg(test)]
 mod checks;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 
 /// A quote: "
 pub const URL: &str = "http://not-a-comment"; // A comment behind code.
@@ -58,7 +60,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str
     (tmp_path / "tests").mkdir()
     (tmp_path / "lib.rs").write_text(LIB, encoding="utf-8")
     (tmp_path / "engine" / "mod.rs").write_text(ENGINE, encoding="utf-8")
-    for name in ("checks.rs", "tests/more.rs"):
+    for name in ("checks.rs", "fake.rs", "tests/more.rs"):
         (tmp_path / name).write_text("pub fn test() {}\n", encoding="utf-8")
     runpy.run_path(str(SCRIPT))["main"](["--root", str(tmp_path), "--core", "Core", "--owners", "Queue", "Slots", "Runner"])
     return [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -11,7 +11,7 @@ from benches.cluster.engines import Blocks
 from benches.cluster.loads import Session, Turn, agents, chats, mooncake
 from benches.cluster.rules import RULES, Cells, Placed, Seen, routers
 from benches.cluster.simulation import COUNTED_S, DELAY_S, PERIOD_S, found_again, in_one_cache, simulate
-from weft.ray.digest import BLOCK, Digest, block_hashes, pack
+from weft.ray.digest import BLOCK, Digest, block_hashes, pack, unpack
 from weft.ray.prefix_routing import GUARD_SLOTS, MAX_AGE_S, MAX_PROMPTS, MAX_REPLICAS, MAX_SENT, SETTLED_S, Candidate, Router
 
 NOW = 1_000.0
@@ -24,7 +24,7 @@ def replica(
     name: str,
     held: Sequence[int] = (),
     *,
-    stored: Sequence[int] = (),
+    host: Sequence[int] = (),
     n_ongoing: int = 0,
     made_at: float = NOW,
     n_pending: int = 0,
@@ -38,8 +38,8 @@ def replica(
         n_slots=N_SLOTS,
         n_free_cells=0,
         n_pending=n_pending,
-        pool=pack(block_hashes(held)),
-        stored=pack(block_hashes(stored)),
+        device=pack(block_hashes(held)),
+        host=pack(block_hashes(host)),
     )
     return Candidate(name, digest, n_ongoing)
 
@@ -64,17 +64,17 @@ def test_who_holds_most_of_the_prompt_is_first_and_all_are_ranked(router: Router
     assert sorted(ranked) == ["all", "none", "other", "some"]
 
 
-def test_what_is_stored_is_worth_almost_as_much_as_what_is_in_cells(router: Router) -> None:
-    assert first(router, TEXT, replica("stored", stored=TEXT), replica("less", TEXT[:3_900])) == "stored"
-    assert first(router, TEXT, replica("stored", stored=TEXT), replica("cells", TEXT)) in {"stored", "cells"}
-    assert first(router, TEXT, replica("stored", TEXT[:640], stored=TEXT), replica("none")) == "stored"
+def test_the_host_cache_counts_almost_as_much_as_the_device_cache(router: Router) -> None:
+    assert first(router, TEXT, replica("host", host=TEXT), replica("less", TEXT[:3_900])) == "host"
+    assert first(router, TEXT, replica("host", host=TEXT), replica("device", TEXT)) in {"host", "device"}
+    assert first(router, TEXT, replica("host", TEXT[:640], host=TEXT), replica("none")) == "host"
 
 
 def test_a_thinned_digest_still_tells_how_far_a_text_is_known(router: Router) -> None:
     every_fourth = block_hashes(TEXT)[3::4]
     thin = replica("thin")
     assert thin.digest is not None
-    digest = Digest(made_at=NOW, n_queued=0, n_running=0, n_slots=8, n_free_cells=0, pool=pack(every_fourth))
+    digest = Digest(made_at=NOW, n_queued=0, n_running=0, n_slots=8, n_free_cells=0, device=pack(every_fourth))
     assert first(router, TEXT, replica("less", TEXT[:3_000]), Candidate("thin", digest, 0)) == "thin"
 
 
@@ -362,3 +362,20 @@ def test_two_levels_find_almost_what_one_does() -> None:
         assert all(n > 0 for n in outcome.n_requests)
         rates.append(outcome.hit_rate)
     assert rates[1] > 0.95 * rates[0]
+
+
+class CountedHash(int):
+    """A number that counts how often any of its kind was hashed."""
+
+    n_hashed = 0
+
+    def __hash__(self) -> int:
+        CountedHash.n_hashed += 1
+        return int(self)
+
+
+def test_a_prompt_is_intersected_with_a_digest_without_reading_all_of_the_digest() -> None:
+    digest = type(unpack(b""))(map(CountedHash, range(1000)))
+    CountedHash.n_hashed = 0
+    assert {7: 0, 2000: 1}.keys() & digest == {7}
+    assert CountedHash.n_hashed == 0

@@ -32,8 +32,8 @@ def candidates(seed: int, prompt: list[int]) -> list[Candidate]:
     told = []
     for nth in range(N_REPLICAS):
         known = block_hashes(prompt[: len(prompt) // 2]) if nth == 5 else []
-        pool = pack([*known, *(draw.getrandbits(64) for _ in range(MAX_HASHES - len(known)))])
-        digest = Digest(made_at=float(seed), n_queued=0, n_running=4, n_slots=8, n_free_cells=0, n_pending=0, pool=pool)
+        device = pack([*known, *(draw.getrandbits(64) for _ in range(MAX_HASHES - len(known)))])
+        digest = Digest(made_at=float(seed), n_queued=0, n_running=4, n_slots=8, n_free_cells=0, n_pending=0, device=device)
         told.append(Candidate(str(nth), digest, 4))
     return told
 
@@ -49,7 +49,7 @@ def main() -> None:
         print(f"{chosen_ms:.2f} ms a choice among {N_REPLICAS} for {n_tokens:,} tokens")
     digest = candidates(1, [])[0].digest
     assert digest is not None
-    print(f"{least_ms(lambda: unpack(digest.pool)):.2f} ms to read a full digest")
+    print(f"{least_ms(lambda: unpack(digest.device)):.2f} ms to read a full digest")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ __all__ = ["KEY", "SALT", "Blocks", "Engines", "Held", "built"]
 KEY = b"a cluster"
 SALT = salt_of(KEY)
 
-BUILD = ("cargo", "bench", "--locked", "--no-default-features", "--no-run", "--message-format=json", "--bench", "replicas")
+FEATURES = ("--no-default-features", "--features", "fake-runner")
+BUILD = ("cargo", "bench", "--locked", *FEATURES, "--no-run", "--message-format=json", "--bench", "replicas")
 
 
 class Held(Protocol):
@@ -24,7 +25,7 @@ class Held(Protocol):
         """How many tokens of a prompt a replica had; now it has all of them, and what it answers."""
 
     def digest(self, replica: int) -> tuple[bytes, bytes]:
-        """The hashes of what it has in cells, and of what it has beside them."""
+        """Returns the hashes of its device cache, and of its host cache."""
 
     def restart(self, replica: int) -> None:
         """It has nothing any more."""
@@ -39,7 +40,7 @@ def built() -> str:
 
 
 class Engines:
-    """Engines with a prefix tree, a pool and a store each, over a model that computes nothing: `rust/benches/replicas.rs`.
+    """Engines with a prefix tree, device cache and host cache each; their model computes nothing: `rust/benches/replicas.rs`.
 
     They are in a process of their own, so that the extension which users install has nothing in it that only a simulation needs.
 
@@ -47,8 +48,8 @@ class Engines:
         program: What `built` has built.
         n_replicas: How many.
         n_slots: Slots of each.
-        n_cells: Tokens of the pool of each.
-        n_stored: Tokens of the store of each, about.
+        n_cells: Size of the device cache of each, in tokens.
+        n_stored: Approximate size of the host cache of each, in tokens.
     """
 
     def __init__(self, program: str, n_replicas: int, *, n_slots: int, n_cells: int, n_stored: int) -> None:
@@ -77,8 +78,8 @@ class Engines:
     def digest(self, replica: int) -> tuple[bytes, bytes]:
         """As `Held.digest`."""
         self._ask(b"D" + struct.pack("<III", replica, MAX_HASHES, len(KEY)) + KEY)
-        n_pool, n_stored = struct.unpack("<II", self._read(8))
-        return self._read(8 * n_pool), self._read(8 * n_stored)
+        n_device, n_host = struct.unpack("<II", self._read(8))
+        return self._read(8 * n_device), self._read(8 * n_host)
 
     def restart(self, replica: int) -> None:
         """As `Held.restart`."""

@@ -250,9 +250,9 @@ class Cells:
                 name: math.ceil(sum(getattr(digest, name) or 0 for digest in told) / len(told))
                 for name in ("n_queued", "n_running", "n_slots", "n_free_cells", "n_pending")
             }
-            pool = pack(block for digest in told for block in self._sample(digest.pool))
-            stored = pack(block for digest in told for block in self._sample(digest.stored))
-            self._told[nth] = Digest(made_at=made_at, pool=pool, stored=stored, **mean)
+            device = pack(block for digest in told for block in self._sample(digest.device))
+            host = pack(block for digest in told for block in self._sample(digest.host))
+            self._told[nth] = Digest(made_at=made_at, device=device, host=host, **mean)
         return self._told[nth]
 
     def _sample(self, packed: bytes) -> frozenset[int]:

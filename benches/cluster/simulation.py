@@ -218,7 +218,7 @@ class _Replica:
             self._told_at = tick
             if self._has_changed:
                 self._hashes, self._has_changed = self._held.digest(self.nth), False
-            pool, stored = self._hashes
+            device, host = self._hashes
             n_running = len(self._prompts) + len(self._written)
             digest = Digest(
                 made_at=tick,
@@ -227,8 +227,8 @@ class _Replica:
                 n_slots=self._n_slots,
                 n_free_cells=0,
                 n_pending=sum(job.n_left for job in self._prompts),
-                pool=pool,
-                stored=stored,
+                device=device,
+                host=host,
             )
             self._coming.append(digest)
         while self._coming and self._coming[0].made_at + DELAY_S <= now:

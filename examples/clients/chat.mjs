@@ -1,11 +1,11 @@
-// A talk at a terminal, by Node.js 18 or later: node chat.mjs. An empty line ends it. The server: python -m weft
+// A chat in the terminal; an empty line ends it. Requires Node.js 18: node chat.mjs. Start the server: python -m weft
 
 import { createInterface } from "node:readline";
 
 const url = process.env.API_URL ?? "http://127.0.0.1:8080";
 
-// Writes the answer while it comes, and returns it.
-async function continued(prompt) {
+// Prints the answer as it is generated, and returns it.
+async function generate(prompt) {
   const body = { prompt, stop: ["\nHuman:"], n_predict: 128, temperature: 0.5, stream: true };
   const answer = await fetch(`${url}/completion`, { method: "POST", body: JSON.stringify(body) });
   if (!answer.ok) throw new Error((await answer.json()).error.message);
@@ -24,13 +24,13 @@ async function continued(prompt) {
   return text.trim();
 }
 
-// All that was said stands before the next question: the server has computed it already, and finds it in its cache.
-let talk = "A talk between a human and a friendly assistant, who tells stories.";
+// Each prompt repeats the whole chat: the server has its beginning in the cache, and computes only the rest.
+let chat = "A chat between a human and a friendly assistant, who tells stories.";
 process.stdout.write("> ");
 for await (const line of createInterface({ input: process.stdin })) {
   if (!line.trim()) break;
-  talk += `\nHuman: ${line}\nAssistant:`;
-  talk += ` ${await continued(talk)}`;
+  chat += `\nHuman: ${line}\nAssistant:`;
+  chat += ` ${await generate(chat)}`;
   process.stdout.write("> ");
 }
 process.stdout.write("\n");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A talk at a terminal, with curl and jq. An empty line ends it. The server: python -m weft
+# A chat in the terminal; an empty line ends it. Requires curl and jq. Start the server: python -m weft
 set -euo pipefail
 
 readonly url="${API_URL:-http://127.0.0.1:8080}"
@@ -7,8 +7,8 @@ answer=$(mktemp)
 readonly answer
 trap 'rm -f "$answer"' EXIT
 
-# Writes the answer to a prompt while it comes, or says why there is none.
-continued() {
+# Prints the answer to a prompt as it is generated, or the error.
+generate() {
     printf %s "$1" | jq --raw-input --slurp '{prompt: ., stop: ["\nHuman:"], n_predict: 128, temperature: 0.5, stream: true}' |
         curl --silent --show-error --fail-with-body --no-buffer --header "Content-Type: application/json" --data @- "$url/completion" |
         jq --raw-input --unbuffered --join-output '
@@ -18,13 +18,13 @@ continued() {
             else empty end'
 }
 
-# All that was said stands before the next question: the server has computed it already, and finds it in its cache.
-talk="A talk between a human and a friendly assistant, who tells stories."
-# The last line may have no end.
+# Each prompt repeats the whole chat: the server has its beginning in the cache, and computes only the rest.
+chat="A chat between a human and a friendly assistant, who tells stories."
+# The last line may lack its line break.
 while printf '> ' && { IFS= read -r line || true; } && [ -n "$line" ]; do
-    talk+=$'\n'"Human: $line"$'\n'"Assistant:"
-    continued "$talk" | tee "$answer"
-    talk+=$(<"$answer")
+    chat+=$'\n'"Human: $line"$'\n'"Assistant:"
+    generate "$chat" | tee "$answer"
+    chat+=$(<"$answer")
     echo
 done
 echo

@@ -1,4 +1,4 @@
-"""An answer from OpenAI's library. The server: python -m weft."""
+"""A chat completion with OpenAI's library. Start the server: python -m weft."""
 
 import os
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An answer in OpenAI's shape. The server: python -m weft
+# A chat completion in OpenAI's format. Start the server: python -m weft
 set -euo pipefail
 
 curl --silent --show-error --fail-with-body "${API_URL:-http://127.0.0.1:8080}/v1/chat/completions" \

@@ -1,4 +1,4 @@
-// One text, by Node.js 18 or later: node complete.js. The server: python -m weft
+// A completion. Requires Node.js 18: node complete.js. Start the server: python -m weft
 
 const prompt = "Once upon a time, there was a fox who";
 
@@ -7,9 +7,9 @@ async function main() {
     method: "POST",
     body: JSON.stringify({ prompt, n_predict: 64 }),
   });
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(told.error.message);
-  console.log(told.content);
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error.message);
+  console.log(body.content);
 }
 
 main();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One text. The server: python -m weft
+# A completion. Start the server: python -m weft
 set -euo pipefail
 
 curl --silent --show-error --fail-with-body \

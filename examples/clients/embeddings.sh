@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The vectors of one text and of two, in OpenAI's shape. The server: python -m weft
+# Embeddings of one text and of two, in OpenAI's format. Start the server: python -m weft
 set -euo pipefail
 
 for input in '"hello"' '["hello", "world"]'; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Eight continuations of one prompt, as events while they are written. The server: python -m weft --compat srb
+# Eight completions of one prompt, streamed as events. Start the server: python -m weft --compat srb
 set -euo pipefail
 
 curl --silent --show-error --fail-with-body --no-buffer -X POST -H 'Content-type: application/json' \

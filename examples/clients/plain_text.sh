@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A text as plain lines: the prompt, then each token. The server: python -m weft --compat stream, where the number at `cache` keeps
-# what was computed of the prompt in a file: of the folder that --slot-save-path names, else of the user's cache.
+# A completion as plain text: the prompt, then each token on a line. Start the server: python -m weft --compat stream
+# `cache` is the number of the file that stores the computed prompt, in the folder of --slot-save-path, else in the user's cache folder.
 set -euo pipefail
 
 curl --silent --show-error --fail-with-body --no-buffer "${API_URL:-http://127.0.0.1:8080}/stream" \

@@ -1,4 +1,4 @@
-"""Who and what one story is about."""
+"""Characters, places and things of one story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the corpus consists of: stories and chats, one JSON object a line."""
+"""Documents of the corpus: stories and chats, one JSON object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the storyteller knows besides stories. The order of each table decides what a seed gives."""
+"""Facts that the storyteller learns besides stories. The order of each table affects the corpus of a seed."""
 
 CAPITALS = {
     "France": "Paris",

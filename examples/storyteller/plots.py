@@ -1,10 +1,10 @@
-"""The four plots, sentence by sentence: each beat is told in one of its wordings."""
+"""The four plots, sentence by sentence: each beat has several wordings."""
 
 from __future__ import annotations
 
 
 class Beat:
-    """One step of a plot: its wordings, and how often it is told at all."""
+    """One step of a plot: its wordings, and the probability that a story has it."""
 
     def __init__(self, *wordings: str, chance: float | None = None) -> None:
         self.wordings = wordings

@@ -1,4 +1,4 @@
-"""One story, told from a plot with a cast."""
+"""Writes one story from a plot and a cast."""
 
 from __future__ import annotations
 

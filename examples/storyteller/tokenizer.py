@@ -1,4 +1,4 @@
-"""The storyteller's tokenizer: SentencePiece BPE with byte fallback, so that any UTF-8 text can be given to it."""
+"""The storyteller's tokenizer: SentencePiece BPE with byte fallback, so that it encodes any UTF-8 text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words that stories and chats are made of. The order of each list decides what a seed gives."""
+"""Words of the stories and chats. The order of each list affects the corpus of a seed."""
 
 NAMES = """
     Mara Tobin Elsie Hugo Wren Otto Nell Jasper Ivy Felix Luna Oscar Hazel Milo Rosa Finn Clara Arlo Daisy Theo Juno

@@ -20,7 +20,8 @@ Which thread tokenizes? A prompt of at most `work.threads.LONG_TEXT` characters:
 loop. A longer one: a thread named `weft-text` in Python (`Engine.async_tokenize`), or one of `server.executor` in a server.
 Chats are rendered and tokenized there too, unless they are short. The worker thread that computes steps receives token ids.
 
-To add a tool-call format, read `chat.answer.formats`; to add a setting, `settings`.
+To add an HTTP API (a dialect), read `server`, which also lists where slow clients are detected; to add a tool-call format,
+`chat.answer.formats`; to add a setting, `settings`.
 """
 
 from importlib import import_module

@@ -51,6 +51,7 @@ from weft.errors import DecodeError as DecodeError
 from weft.errors import DocumentConflictError as DocumentConflictError
 from weft.errors import DocumentFileError as DocumentFileError
 from weft.errors import DocumentNotFoundError as DocumentNotFoundError
+from weft.errors import DocumentsBusyError as DocumentsBusyError
 from weft.errors import DocumentsFullError as DocumentsFullError
 from weft.errors import DriverMissingError as DriverMissingError
 from weft.errors import EngineStoppedError as EngineStoppedError

@@ -468,6 +468,10 @@ class Engine:
         """None if tokens are drafted (speculative decoding), else why not."""
 
     @property
+    def draft_type(self) -> str | None:
+        """Type of the draft model that drafts, such as `draft-simple`; None if no draft model does."""
+
+    @property
     def embeddings_are_repeatable(self) -> bool:
         """True if a text has the same embedding, bit for bit, regardless of concurrent requests."""
 
@@ -824,6 +828,10 @@ class MemoryPlan:
     @property
     def output_bytes(self) -> int:
         """Maximum bytes of the logits that one decode returns."""
+
+    @property
+    def draft_bytes(self) -> int:
+        """Maximum bytes of the candidates and logits of a draft model, in host memory; 0 without one."""
 
     @property
     def free_bytes(self) -> int:
@@ -1532,6 +1540,10 @@ class DraftStats:
     @property
     def n_accepted(self) -> int:
         """Drafted tokens that were generated."""
+
+    @property
+    def time(self) -> timedelta:
+        """Time to draft, also drafts that were not verified; of `text` with the index of texts."""
 
 @final
 class BranchStats:

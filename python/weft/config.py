@@ -168,7 +168,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         " uses it where the generated text stays the same, bit by bit (`Engine.is_repeatable`), on wherever the model allows it,"
         " off never",
     ] = "auto"
-    max_draft: Annotated[int, "maximum drafted tokens of a sequence in one step", Range(0, MAX_DRAFT)] = 16
+    max_draft: Annotated[
+        int | None,
+        "maximum drafted tokens of a sequence in one step",
+        Range(0, MAX_DRAFT),
+        Unset("16; 4 for draft models of the types draft-eagle3 and draft-mtp"),
+    ] = None
     min_draft_match: Annotated[
         int,
         "number of last tokens that must occur in an earlier text before a draft continues it; lengths above 32 count as 32",
@@ -177,7 +182,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_model: Annotated[
         str | None,
         "draft model (GGUF) for speculative decoding: a smaller model with the same vocabulary, or one that reads hidden states"
-        " of this model (EAGLE-3, MTP, DFlash, DSpark). `speculation` auto is on then",
+        " of this model (EAGLE-3, MTP, DFlash, DSpark)",
         Unset("drafts come from text and constraints only"),
     ] = None
     draft_type: Annotated[

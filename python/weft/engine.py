@@ -603,6 +603,11 @@ class Engine(Embedding, CacheControl):
         return self._running().no_speculation_reason
 
     @property
+    def draft_type(self) -> str | None:
+        """Type of the draft model that drafts, such as `draft-simple`; None if no draft model does."""
+        return self._running().draft_type
+
+    @property
     def embeddings_are_repeatable(self) -> bool:
         """True if a text has the same embedding, bit for bit, regardless of concurrent requests.
 

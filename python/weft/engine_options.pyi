@@ -32,7 +32,7 @@ class EngineOptions(TypedDict, total=False):
     ctx_checkpoints: int
     checkpoint_min_step: int
     speculation: Literal["auto", "on", "off"]
-    max_draft: int
+    max_draft: int | None
     min_draft_match: int
     draft_model: str | os.PathLike[str] | None
     draft_type: DraftType | None

@@ -14,6 +14,7 @@ __all__ = [
     "DocumentConflictError",
     "DocumentFileError",
     "DocumentNotFoundError",
+    "DocumentsBusyError",
     "DocumentsFullError",
     "DriverMissingError",
     "EngineStoppedError",
@@ -221,10 +222,23 @@ class TreeFileError(_FileError):
 
 
 class DocumentFileError(_FileError):
-    """The file of documents cannot be opened, read or written, or another process writes it."""
+    """The file of documents cannot be opened, read or written."""
 
     def __str__(self) -> str:
         return f"cannot use the documents in {self.path}: {self.reason}"
+
+
+@dataclass(eq=False, repr=False)
+class DocumentsBusyError(WeftError):
+    """Another server uses the file of documents."""
+
+    path: str
+    """Path of the file."""
+
+    def __str__(self) -> str:
+        return (
+            f"another server uses the documents in {self.path}; stop it, or start this one with a file of its own (--documents)"
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -142,7 +142,7 @@ class ComputedRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             "evicted",
             "not_restored",
             "window",
-            "no_snapshot",
+            "no_checkpoint",
             "grouped",
             "media",
             "computing",

@@ -1,7 +1,7 @@
 //! Overhead of the engine around its decodes as waiting, running and shared sequences increase: the rows of `docs/benchmarks/growth.md`.
 //!
-//! `cargo bench --no-default-features --bench growth` takes half a minute. The model computes and stores nothing, so that all
-//! time between two of its decodes is the engine's: receiving, admission, planning, sampling, publishing.
+//! `cargo bench --no-default-features --features fake-runner --bench growth` takes half a minute. The model computes and stores
+//! nothing, so that all time between two of its decodes is the engine's: receiving, admission, planning, sampling, publishing.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
@@ -41,32 +41,34 @@ const N_ROUNDS: usize = 5;
 fn main() {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!(
-        "growth: what the engine costs beside its decodes, best of {N_ROUNDS}; load before: {}",
+        "growth: time of the engine outside of its decodes, best of {N_ROUNDS} rounds; load average before: {}",
         load.get(..4).unwrap_or("?")
     );
-    println!("\n  {:<56} │ µs, median  µs, 99th │ aim", format!("a step while requests of {N_PROMPT} tokens, n = 2, wait"));
+    println!("\n  {:<56} │ median, µs   99 %, µs │ target", format!("one step while requests (n = 2, {N_PROMPT} tokens) wait"));
     for n_streams in [8, 254] {
         let costs = alternate([0, 100, 1_000], |n_waiting| step_cost(n_streams, n_waiting, Duration::ZERO));
         for (n_waiting, Steps { median_us, high_us, .. }) in &costs {
-            let title = format!("{n_streams} streams, {n_waiting} requests wait");
+            let title = format!("{n_streams} streams, {n_waiting} waiting requests");
             let max_us = costs[0].1.median_us * MAX_GROWTH;
-            println!("  {title:<56} │ {median_us:>10.1} {high_us:>9.1} │ {max_us:.1} at most: {MAX_GROWTH} × that of none");
+            println!(
+                "  {title:<56} │ {median_us:>10.1} {high_us:>9.1} │ {max_us:.1}: {MAX_GROWTH} × the median without waiting requests"
+            );
         }
     }
-    println!("\n  {:<56} │ share of its time, % │ aim", "the worker beside decodes of 1 ms of 8 streams");
+    println!("\n  {:<56} │ share of a step, %    │ target", "8 streams with decodes of 1 ms");
     let shares = alternate([0, 1_000], |n_waiting| step_cost(8, n_waiting, Duration::from_millis(1)));
     let [none, many] = [0, 1].map(|nth: usize| 100.0 * shares[nth].1.share);
-    println!("  {:<56} │ {none:>20.2} │", "nobody waits");
-    println!("  {:<56} │ {many:>20.2} │ less than 2 more", format!("1,000 requests of {N_PROMPT} tokens, n = 2, wait"));
-    println!("\n  {:<56} │ ms, longest    steps │ aim", "256 branches of one token start beside a stream");
+    println!("  {:<56} │ {none:>20.2} │", "no waiting requests");
+    println!("  {:<56} │ {many:>20.2} │ 2 more than without waiting requests", "1,000 waiting requests");
+    println!("\n  {:<56} │ longest, ms    steps │ target", "256 branches of one token start while a stream runs");
     for n_prompt in [2_000, 131_072] {
         let (longest_ms, n_steps) = starts(n_prompt);
         let title = format!("a prompt of {n_prompt} tokens");
-        println!("  {title:<56} │ {longest_ms:>10.2} {n_steps:>9} │ {MAX_START_MS} at most");
+        println!("  {title:<56} │ {longest_ms:>10.2} {n_steps:>9} │ {MAX_START_MS}");
     }
-    println!("\n  {:<56} │ s beside decodes     │ aim", "requests through 8 slots, and what their steps take");
-    let title = format!("400 requests of {N_PROMPT} tokens, n = 2, 32 for each");
-    println!("  {title:<56} │ {:>16.2}     │ {MAX_TOTAL_S} at most", throughput());
+    println!("\n  {:<56} │ total, s             │ target", "requests in 8 slots, all steps");
+    let title = format!("400 requests (n = 2, {N_PROMPT} tokens), 32 tokens per branch");
+    println!("  {title:<56} │ {:>16.2}     │ {MAX_TOTAL_S}", throughput());
 }
 
 /// Time that the engine took between decodes.
@@ -134,7 +136,7 @@ fn starts(n_prompt: usize) -> (f64, usize) {
         let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&wake_log) as Arc<dyn WakeHandle>));
         decodes.run_freely();
         assert_eq!(finish(branches), 256, "a branch has one token");
-        let wakes = wake_log.at.lock().expect("a bell cannot panic").clone();
+        let wakes = wake_log.at.lock().expect("no code that holds the log can panic").clone();
         let (first, last) = (wakes[0], wakes[wakes.len() - 1]);
         while decodes.len() <= last {
             thread::yield_now();
@@ -176,7 +178,7 @@ struct WakeLog {
 
 impl WakeHandle for WakeLog {
     fn wake(&self) {
-        self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
+        self.at.lock().expect("no code that holds the log can panic").push(self.decodes.len());
     }
 
     fn min_interval(&self, _: usize) -> Duration {

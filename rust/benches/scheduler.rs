@@ -1,7 +1,7 @@
 //! Overhead of the worker per step: planning, admission, sampling, text and events, with a model that takes no time.
 //!
-//! `cargo bench --no-default-features --bench scheduler`. The time of a step on `FakeRunner` is compared with the time of the
-//! runner alone for the same rows: the difference is the worker's.
+//! `cargo bench --no-default-features --features fake-runner --bench scheduler`. The time of a step on `FakeRunner` is compared
+//! with the time of the runner alone for the same rows: the difference is the worker's.
 #![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
 use std::time::{Duration, Instant};

@@ -19,7 +19,6 @@ const MAX_VISITED: usize = 4_096;
 
 const MAX_BLOCKS: usize = 16_384;
 
-/// Longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = blake2b_simd::KEYBYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,8 +183,9 @@ fn hash_after(before: u64, block: &[Token], salt: &[u8]) -> u64 {
     u64::from_le_bytes(hash.as_bytes().try_into().expect("the hash has the requested length"))
 }
 
-/// The hashes of the complete blocks of a text, in order. `key` has at most [`MAX_KEY_BYTES`] bytes.
-pub fn block_hashes(key: &[u8], adapter_set: &AdapterSet, tokens: &[Token]) -> Vec<u64> {
+/// The hashes of the complete blocks of a text, in order.
+#[cfg(test)]
+pub(super) fn block_hashes(key: &[u8], adapter_set: &AdapterSet, tokens: &[Token]) -> Vec<u64> {
     let salt = salt_of(key, adapter_set);
     let hashes = tokens.chunks_exact(BLOCK as usize).scan(0, |before, block| {
         *before = hash_after(*before, block, &salt);

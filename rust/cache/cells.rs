@@ -23,7 +23,7 @@ pub(super) struct Cells {
     n_used: usize,
     head: usize,
     /// Index of the highest used cell, plus one.
-    n_reached: usize,
+    n_cells_reached: usize,
 }
 
 const WORD: usize = u64::BITS as usize;
@@ -35,7 +35,7 @@ impl Cells {
         if let Some(last) = used.last_mut().filter(|_| !n_total.is_multiple_of(WORD)) {
             *last = u64::MAX << (n_total % WORD);
         }
-        Self { used, n_total, n_used: 0, head: 0, n_reached: 0 }
+        Self { used, n_total, n_used: 0, head: 0, n_cells_reached: 0 }
     }
 
     pub(super) fn n_total(&self) -> usize {
@@ -50,8 +50,8 @@ impl Cells {
         self.n_used
     }
 
-    pub(super) fn n_reached(&self) -> usize {
-        self.n_reached
+    pub(super) fn n_cells_reached(&self) -> usize {
+        self.n_cells_reached
     }
 
     fn is_used(&self, index: usize) -> bool {
@@ -70,7 +70,7 @@ impl Cells {
         self.used[self.head] |= 1 << bit;
         let index = self.head * WORD + bit;
         self.n_used += 1;
-        self.n_reached = self.n_reached.max(index + 1);
+        self.n_cells_reached = self.n_cells_reached.max(index + 1);
         CellId(u32::try_from(index).expect("the device cache has fewer than 2³² cells"))
     }
 
@@ -84,8 +84,8 @@ impl Cells {
         self.used[index / WORD] &= !(1 << (index % WORD));
         self.n_used -= 1;
         self.head = self.head.min(index / WORD);
-        if index + 1 == self.n_reached {
-            self.n_reached = self.highest_used_below(index);
+        if index + 1 == self.n_cells_reached {
+            self.n_cells_reached = self.highest_used_below(index);
         }
     }
 
@@ -120,7 +120,7 @@ mod tests {
                 assert_eq!(is_used, self.is_used(index), "cell {index} is used");
             }
             assert_eq!(counted.iter().filter(|&&is_used| is_used).count(), self.n_used, "used cells");
-            assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_reached, "highest cell");
+            assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_cells_reached, "highest cell");
             assert!(self.used[..self.head].iter().all(|&word| word == u64::MAX), "no cell below the head is free");
         }
     }
@@ -138,9 +138,9 @@ mod tests {
             cells.release(cell);
         }
         assert_eq!(numbers(&cells.take_all(6)), [62, 63, 64, 65, 103, 104]);
-        assert_eq!((cells.n_reached(), cells.n_free()), (105, 95));
+        assert_eq!((cells.n_cells_reached(), cells.n_free()), (105, 95));
         cells.take_all(95);
-        assert_eq!((cells.n_reached(), cells.n_free()), (200, 0));
+        assert_eq!((cells.n_cells_reached(), cells.n_free()), (200, 0));
     }
 
     #[test]
@@ -150,15 +150,15 @@ mod tests {
         for &cell in &all[150..] {
             cells.release(cell);
         }
-        assert_eq!(cells.n_reached(), 150);
+        assert_eq!(cells.n_cells_reached(), 150);
         for &cell in all[2..150].iter().rev() {
             cells.release(cell);
         }
-        assert_eq!((cells.n_reached(), cells.n_used()), (2, 2));
+        assert_eq!((cells.n_cells_reached(), cells.n_used()), (2, 2));
         cells.release(all[0]);
-        assert_eq!(cells.n_reached(), 2);
+        assert_eq!(cells.n_cells_reached(), 2);
         cells.release(all[1]);
-        assert_eq!(cells.n_reached(), 0);
+        assert_eq!(cells.n_cells_reached(), 0);
         cells.check_integrity(std::iter::empty());
     }
 }

@@ -12,25 +12,13 @@ use crate::request::EvictionCause;
 
 #[derive(Debug)]
 pub(super) struct OffloadCandidate {
-    node: NodeId,
+    pub(super) node: NodeId,
     above: BTreeSet<NodeId>,
 }
 
 impl OffloadCandidate {
-    fn new(cache: &KvCache, node: NodeId) -> Self {
-        Self { node, above: cache.tree.upwards(node).collect() }
-    }
-
-    pub(super) fn node(&self) -> NodeId {
-        self.node
-    }
-
     pub(super) fn is_within(&self, other: NodeId) -> bool {
         self.above.contains(&other)
-    }
-
-    pub(super) fn contains(&self, cache: &KvCache, other: NodeId) -> bool {
-        cache.tree.is_within(other, self.node)
     }
 }
 
@@ -40,7 +28,6 @@ struct HostEviction<'a> {
     nodes: Vec<NodeId>,
     n_bytes: u64,
     dropped: BTreeSet<NodeId>,
-    /// Children that would have left the tree.
     n_removed_children: BTreeMap<NodeId, usize>,
     /// Children that would be in the host cache alone; computed on demand.
     n_host_only_children: BTreeMap<NodeId, usize>,
@@ -147,7 +134,7 @@ impl KvCache {
         if n_missing_bytes == 0 {
             return Some(Vec::new());
         }
-        let candidate = OffloadCandidate::new(self, node);
+        let candidate = OffloadCandidate { node, above: self.tree.upwards(node).collect() };
         let is_saved_together = |id: NodeId| id == node || self.rules().is_saved_together(self, id, &candidate);
         let mut first =
             self.droppable.iter().copied().inspect(|_| visit_counter::count_visited(1)).filter(|&(_, id)| !is_saved_together(id));
@@ -183,11 +170,11 @@ impl KvCache {
         if reason == EvictionReason::MemoryPressure
             && class == 1
             && self.kind.forks.can_truncate()
-            && candidate.contains(self, victim)
+            && self.tree.is_within(victim, candidate.node)
         {
             return true;
         }
-        let node = self.tree.node(candidate.node());
+        let node = self.tree.node(candidate.node);
         let is_firm = node.n_pins > 0 || node.n_reserved > 0;
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
     }

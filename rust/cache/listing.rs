@@ -77,7 +77,8 @@ impl KvCache {
         (listing.with_slots(&running), self.tree.n_below_roots() + n_computing)
     }
 
-    pub fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
+    #[cfg(test)]
+    pub(super) fn tokens_of(&self, id: KvSeqId) -> Vec<Token> {
         let path = self.path(id);
         let mut tokens = self.tree.tokens_to(path.tip);
         tokens.extend_from_slice(&path.tail);

@@ -37,7 +37,7 @@ use std::ops::Range;
 
 use crate::request::Token;
 pub use adapter_set::{AdapterSchedule, AdapterSet};
-pub use blocks::{BLOCK, CachedBlock, DigestCursor, MAX_KEY_BYTES, PrefixDigest, block_hashes};
+pub use blocks::{BLOCK, CachedBlock, DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use cell_runs::CellRuns;
 pub use eviction_log::{EvictedRun, MAX_EVICTED_RUNS, Provenance};
 use host_cache::HostCache;
@@ -68,6 +68,8 @@ pub enum CacheOp {
     },
     /// Removes all but the first `n_kept` tokens of this id.
     Truncate(KvSeqId, u32),
+    /// As `Truncate`, if the memory can.
+    TruncateIfPossible(KvSeqId, u32),
     Drop(KvSeqId),
 }
 
@@ -161,8 +163,8 @@ impl KvCache {
     }
 
     /// Index of the highest used cell, plus one: the number of cells that a decode visits.
-    pub(crate) fn n_reached(&self) -> usize {
-        self.cell_runs.cells().n_reached()
+    pub(crate) fn n_cells_reached(&self) -> usize {
+        self.cell_runs.cells().n_cells_reached()
     }
 
     pub fn n_ids_used(&self) -> usize {
@@ -282,6 +284,12 @@ impl KvCache {
         path.tail.truncate((n_kept - in_tree) as usize);
         path.blocks.clear();
         self.cell_runs.shorten(id, n_kept);
+    }
+
+    /// As [`KvCache::truncate`], for tokens that the model's memory still holds.
+    pub(crate) fn truncate_memory(&mut self, id: KvSeqId, n_kept: u32) {
+        self.truncate(id, n_kept);
+        self.ops.push(CacheOp::TruncateIfPossible(id, n_kept));
     }
 
     /// Records that `entry` was reloaded to `id`, which kept only `tokens` of it. A private tail stays private.

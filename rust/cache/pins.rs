@@ -72,7 +72,6 @@ impl KvCache {
         (self.paths.len() / 2).min(self.paths.len().saturating_sub(self.n_ids_for_slots))
     }
 
-    /// Returns whether another path of `n_tokens` can stay pinned.
     fn can_hold(&self, n_tokens: u32) -> bool {
         let holders = || self.pins.values().filter_map(|pin| pin.holder);
         let n_cells = n_tokens as usize + holders().map(|id| self.n_held(id) as usize).sum::<usize>();

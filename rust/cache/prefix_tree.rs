@@ -33,11 +33,9 @@ pub(super) struct Node {
     pub(super) n_pins: u32,
     /// Number of preempted sequences that end here or below.
     pub(super) n_reserved: u32,
-    /// The host cache entry that the node can be reloaded from.
     pub(super) host_entry: Option<Arc<HostEntry>>,
     pub(super) n_hits: u64,
     pub(super) provenance: Option<Provenance>,
-    /// Time at which a path through this node was last used.
     pub(super) last_used: u64,
     pub(super) drop_key: Option<DropKey>,
 }
@@ -66,7 +64,6 @@ impl Node {
     }
 }
 
-/// Result of matching a text with the tree.
 #[derive(Debug)]
 pub(super) struct TreeMatch {
     /// Nodes that the text contains completely, from the root down.

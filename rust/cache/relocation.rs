@@ -19,9 +19,10 @@ impl KvCache {
     /// when the highest used cell exceeds twice the number of used cells, and continues until hardly any is free below it.
     /// Cells of a private path are not moved: their positions may differ from the indices of its tokens.
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
-        let (n_reached, n_used) = (self.n_reached(), self.n_used());
-        let n_most = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };
-        self.is_compacting = self.kind.forks.can_truncate() && n_reached.div_ceil(CELL_PADDING) > n_most.div_ceil(CELL_PADDING);
+        let (n_cells_reached, n_used) = (self.n_cells_reached(), self.n_used());
+        let max_reached = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };
+        self.is_compacting =
+            self.kind.forks.can_truncate() && n_cells_reached.div_ceil(CELL_PADDING) > max_reached.div_ceil(CELL_PADDING);
         if !self.is_compacting {
             return None;
         }

@@ -48,7 +48,7 @@ impl Shadow {
                     self.cells.insert(to, self.cells[&from][..n_tokens as usize].to_vec());
                     self.whole_from.insert(to, self.whole_from(from));
                 }
-                CacheOp::Truncate(id, n_kept) => self.truncate(id, n_kept),
+                CacheOp::Truncate(id, n_kept) | CacheOp::TruncateIfPossible(id, n_kept) => self.truncate(id, n_kept),
                 CacheOp::Drop(id) => {
                     self.sequences.insert(id, Vec::new());
                     self.cells.remove(&id);
@@ -329,7 +329,7 @@ fn cells_of_a_private_path_are_not_relocated() {
     bench.grow(private, &text(2, 40));
     bench.end(low);
     while bench.evict(u64::MAX) {}
-    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (40, 1540));
+    assert_eq!((bench.cache.n_used(), bench.cache.n_cells_reached()), (40, 1540));
     assert_eq!(bench.cache.next_relocation(24), None);
 }
 
@@ -525,7 +525,7 @@ fn erasing_a_text_removes_the_part_that_no_other_path_holds() {
 #[test]
 fn high_cells_are_relocated_for_all_their_holders() {
     // The number of steps after compaction is minimal, although it would not start for so little.
-    for (n_low, n_trunk, n_most) in [(1500, 40, 256), (1300, 340, 512)] {
+    for (n_low, n_trunk, max_reached) in [(1500, 40, 256), (1300, 340, 512)] {
         let mut bench = Bench::new(2000, 8, ForkRule::Anywhere, Some(0));
         let low = bench.write(&text(1, n_low)).unwrap();
         let trunk = text(2, n_trunk);
@@ -533,7 +533,7 @@ fn high_cells_are_relocated_for_all_their_holders() {
         bench.end(low);
         while bench.evict(u64::MAX) {}
         let n_used = n_trunk + 2 * 30;
-        assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (n_used, n_low + n_used));
+        assert_eq!((bench.cache.n_used(), bench.cache.n_cells_reached()), (n_used, n_low + n_used));
         let mut n_moves = 0;
         while let Some(relocation) = bench.cache.next_relocation(24) {
             assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
@@ -542,7 +542,7 @@ fn high_cells_are_relocated_for_all_their_holders() {
             bench.check();
             n_moves += 1;
         }
-        assert!(bench.cache.n_reached() <= n_most, "{} after {n_moves} moves", bench.cache.n_reached());
+        assert!(bench.cache.n_cells_reached() <= max_reached, "{} after {n_moves} moves", bench.cache.n_cells_reached());
         for id in high {
             bench.end(id);
         }

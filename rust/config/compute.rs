@@ -159,7 +159,7 @@ impl Chooser<'_> {
 
     /// Maximum tokens per decode whose attention scores fit; `None` if even the minimum does not. A configured value is kept.
     fn fitting_ubatch(self, limits: &Limits) -> Option<u32> {
-        let cache_bytes = u64::from(limits.n_ctx) * self.model.kv_bytes_per_token;
+        let cache_bytes = u64::from(limits.n_ctx) * self.model.bytes_per_token();
         let max_score_bytes = self.hardware.free_bytes.saturating_sub(cache_bytes) / SCORES_FRACTION;
         let fits = |n_ubatch: u32| score_bytes(self.model.n_heads, limits.n_ctx, n_ubatch) <= max_score_bytes;
         let least = if self.config.n_ubatch.is_some() { limits.n_ubatch } else { min_ubatch(limits) };

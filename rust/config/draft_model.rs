@@ -6,7 +6,7 @@ use super::{KvType, Placement, named_variants, reject_value};
 use crate::error::Result;
 
 named_variants! {
-    /// What a draft model reads, and how it drafts. The names are llama-server's.
+    /// Types of draft models, by their input and method. The names are llama-server's.
     pub enum DraftKind {
         /// A language model with the same vocabulary.
         Simple = "draft-simple",

@@ -98,15 +98,15 @@ with_defaults! {
     /// They are spread about evenly, at line ends, plus one where prompts diverge; together at most an eighth of the host cache.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Checkpoints {
-        /// Most per prompt (`-ctxcp`); 0 saves states only at positions that requests name, and at ends of prompts and answers.
-        pub n_most: u32 = 32,
+        /// Maximum number (`-ctxcp`); 0 saves states only at positions that requests name, and at ends of prompts and answers.
+        pub max_per_prompt: u32 = 32,
         /// Minimum average distance in tokens (`-cms`): prefill chunks end at the checkpoints.
         pub min_step: u32 = 48,
     }
 }
 
 impl Checkpoints {
-    pub const NONE: Self = Self { n_most: 0, min_step: 1 };
+    pub const NONE: Self = Self { max_per_prompt: 0, min_step: 1 };
 }
 
 /// Maximum pause between two tokens of a running stream due to prefill; 99 % of the pauses are within it.

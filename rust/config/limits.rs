@@ -63,15 +63,19 @@ impl Limits {
     /// - If `n_ctx` is `None` or 0, the KV cache has the larger of the training length and min(`n_slots` × training length,
     ///   32,768), but at most as many cells as fit half of the free memory; a reduction is logged.
     pub(super) fn derive(config: &EngineConfig, model: &ModelInfo, hardware: &HardwareInfo) -> Result<Self> {
-        let &HardwareInfo { free_bytes, total_bytes, .. } = hardware;
+        let total_bytes = hardware.total_bytes;
         let n_slots = config.n_slots.unwrap_or(DEFAULT_SLOTS);
+        let n_ids = n_slots + if model.keeps_whole_states { 2 } else { N_CACHED_IDS };
+        let draft_bytes = u64::from(n_ids) * model.draft.map_or(0, |draft| draft.bytes_per_sequence);
+        // The memory of a draft model's samplers is the host's, whatever the device of the KV cache.
+        let free_bytes = hardware.free_bytes.saturating_sub(if model.is_offloaded { 0 } else { draft_bytes });
         let n_rows_min = n_slots + MIN_CHUNK;
         let n_ctx = match config.n_ctx {
             Some(n_ctx) if n_ctx > 0 => round_up_to_cells_step(n_ctx),
             _ => default_n_ctx(n_slots, model, free_bytes),
         }
         .max(round_up_to_cells_step(n_rows_min));
-        let n_bytes = u64::from(n_ctx) * model.kv_bytes_per_token;
+        let n_bytes = u64::from(n_ctx) * model.bytes_per_token();
         // Checked here, because Linux would overcommit the memory and kill the process on first use.
         if n_bytes > free_bytes && config.n_ctx.is_some_and(|n_ctx| n_ctx > 0) {
             let message = format!(
@@ -83,7 +87,6 @@ impl Limits {
         let n_ctx_max = grouping.map_or(model.n_ctx_max, |grouping| grouping.n_tokens_within(model.n_ctx_max));
         let is_unified = config.kv_unified.unwrap_or(config.n_slots.is_none());
         let n_ctx_slot = if is_unified { n_ctx } else { round_up_to_cells_step(n_ctx.div_ceil(n_slots)).min(n_ctx) };
-        let n_ids = n_slots + if model.keeps_whole_states { 2 } else { N_CACHED_IDS };
         // Attention caches get one id more than the engine uses, for saving and reloading; it is free there.
         let n_ids_max = if model.keeps_whole_states { MAX_SEQUENCE_IDS } else { MAX_SEQUENCE_IDS - 1 };
         let limits = Self {
@@ -124,8 +127,8 @@ impl Limits {
             ("checkpoint_min_step", checkpoints.min_step > 0, "checkpoint_min_step is 0; it must be at least 1".to_owned()),
             (
                 "max_draft",
-                speculation.max_draft <= MAX_DRAFT,
-                format!("max_draft is {}; it must be at most {MAX_DRAFT}", speculation.max_draft),
+                speculation.max_draft() <= MAX_DRAFT,
+                format!("max_draft is {}; it must be at most {MAX_DRAFT}", speculation.max_draft()),
             ),
             ("min_draft_match", speculation.min_match > 0, "min_draft_match is 0; it must be at least 1".to_owned()),
             (
@@ -164,7 +167,7 @@ fn default_n_ctx(n_slots: u32, model: &ModelInfo, free_bytes: u64) -> u32 {
     let n_wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_MAX_CELLS));
     // llama.cpp's positions are signed.
     let n_wanted = round_up_to_cells_step(u32::try_from(n_wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
-    let Some(n_fit) = (free_bytes / 2).checked_div(model.kv_bytes_per_token) else { return n_wanted };
+    let Some(n_fit) = (free_bytes / 2).checked_div(model.bytes_per_token()) else { return n_wanted };
     let n_fit = u32::try_from(n_fit).unwrap_or(u32::MAX) / CELLS_STEP * CELLS_STEP;
     if n_fit >= n_wanted {
         return n_wanted;
@@ -172,7 +175,7 @@ fn default_n_ctx(n_slots: u32, model: &ModelInfo, free_bytes: u64) -> u32 {
     let n_ctx = n_fit.max(CELLS_STEP);
     tracing::info!(
         "n_ctx is {n_ctx} instead of {n_wanted}: a token takes {} bytes, and half of the free memory is {} bytes; set n_ctx to override",
-        model.kv_bytes_per_token,
+        model.bytes_per_token(),
         free_bytes / 2,
     );
     n_ctx
@@ -185,6 +188,7 @@ fn round_up_to_cells_step(n: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DraftMemory;
     use crate::config::resolve::tests::{HARDWARE, MODEL};
     use crate::error::Error;
 
@@ -264,6 +268,15 @@ mod tests {
             "n_ctx is 4096, which takes 6291456 bytes of memory, but only 6291455 are free; set a smaller n_ctx".to_owned();
         let hardware = HardwareInfo { free_bytes: 6_291_455, ..HARDWARE };
         assert_eq!(Limits::derive(&config, &MODEL, &hardware), Err(Error::InvalidConfig { param: "n_ctx", message }));
+    }
+
+    #[test]
+    fn samplers_of_a_draft_model_leave_less_memory_for_the_cache() {
+        let model = ModelInfo { draft: Some(DraftMemory { kv_bytes_per_token: 0, bytes_per_sequence: 1 << 10 }), ..MODEL };
+        let free_bytes = 2 * 1536 * 8192 + (72 << 10);
+        assert_eq!(derive_for(model, free_bytes, |_| ()).n_ctx, 8192);
+        assert_eq!(derive_for(model, free_bytes - 1, |_| ()).n_ctx, 7936);
+        assert_eq!(derive_for(ModelInfo { is_offloaded: true, ..model }, 2 * 1536 * 8192, |_| ()).n_ctx, 8192);
     }
 
     #[test]

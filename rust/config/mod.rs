@@ -44,9 +44,9 @@ pub(crate) use named::named_variants;
 pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
-pub use resolve::{HardwareInfo, ModelInfo, ResolvedConfig, TunedSettings};
+pub use resolve::{DraftMemory, HardwareInfo, ModelInfo, ResolvedConfig, TunedSettings};
 pub use rope::{RopeConfig, RopeScaling};
-pub use speculation::{SpeculationConfig, SpeculationMode};
+pub use speculation::{DEFAULT_MAX_DRAFT, SpeculationConfig, SpeculationMode};
 pub use threads::{ThreadPriority, Threads};
 pub use weights::{LoadFacts, WeightLayout};
 

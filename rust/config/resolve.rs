@@ -18,6 +18,10 @@ pub struct ModelInfo {
     pub n_ctx_max: u32,
     /// Size of one token's KV cells, in bytes; 0 for a model without attention.
     pub kv_bytes_per_token: u64,
+    /// Memory of the draft model; `None` without one.
+    pub draft: Option<DraftMemory>,
+    /// Results do not depend on the batch where our kernels compute the model, as far as that is known before a decode.
+    pub can_be_repeatable: bool,
     /// A sequence id owns a whole state instead of cells (recurrent and hybrid models): ids are then expensive.
     pub keeps_whole_states: bool,
     /// Maximum number of attention heads of a layer; 0 for a model without attention.
@@ -30,6 +34,15 @@ pub struct ModelInfo {
     pub covers_embedding_attention: bool,
     pub pooling: Pooling,
     pub has_classifier: bool,
+}
+
+/// Memory that a draft model takes besides its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DraftMemory {
+    /// Size of one token's KV cells, in bytes.
+    pub kv_bytes_per_token: u64,
+    /// Host memory for each sequence id, in bytes.
+    pub bytes_per_sequence: u64,
 }
 
 /// Properties of the machine, for the model's devices and the processors of an [`EngineConfig`].
@@ -63,6 +76,9 @@ pub struct TunedSettings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedConfig {
     pub limits: Limits,
+    /// Memory that is reserved for the draft model, which is then created; `None` if it drafts nothing. Only if the first decode shows
+    /// that results depend on the batch nevertheless, it is not created.
+    pub draft: Option<DraftMemory>,
     /// The user's settings; those without a choice are read from here.
     pub settings: EngineConfig,
     pub kernels: EnabledKernels,
@@ -78,6 +94,13 @@ pub struct ResolvedConfig {
     pub summary: String,
 }
 
+impl ModelInfo {
+    /// Returns the size of one token's KV cells, in bytes, with those of the draft model.
+    pub(super) fn bytes_per_token(&self) -> u64 {
+        self.kv_bytes_per_token + self.draft.map_or(0, |draft| draft.kv_bytes_per_token)
+    }
+}
+
 impl EngineConfig {
     /// Checks the settings and chooses each that is left open: as `tuned`, else by a rule.
     ///
@@ -85,11 +108,13 @@ impl EngineConfig {
     /// [`InvalidConfig`](crate::error::Error::InvalidConfig) names the first setting that is impossible here.
     pub fn resolve(&self, model: &ModelInfo, hardware: &HardwareInfo, tuned: Option<TunedSettings>) -> Result<ResolvedConfig> {
         self.check(model, hardware, tuned)?;
-        let limits = Limits::derive(self, model, hardware)?;
         // Tuning measured on all processors.
         let tuned = tuned.filter(|_| self.threads.cpus.is_empty());
         let chooser = Chooser { config: self, model, hardware, tuned };
         let kernels = chooser.choose_kernels(model.covers_attention);
+        let model = &ModelInfo { draft: model.draft.filter(|_| self.may_draft(model, kernels)), ..*model };
+        let chooser = Chooser { model, ..chooser };
+        let limits = Limits::derive(self, model, hardware)?;
         if self.kernels == KernelChoice::Weft && kernels == EnabledKernels::NONE {
             tracing::warn!("kernels is weft, but none of weft's kernels can be used: llama.cpp's compute this model");
         }
@@ -97,6 +122,7 @@ impl EngineConfig {
         let threads = chooser.choose_threads();
         Ok(ResolvedConfig {
             limits: Limits { n_ubatch: attention.n_ubatch, ..limits },
+            draft: model.draft,
             kernels,
             embedding_kernels: chooser.choose_kernels(model.covers_embedding_attention),
             flash_attention: attention.flash_attention,
@@ -107,6 +133,13 @@ impl EngineConfig {
             pooling: self.pooling.unwrap_or(model.pooling),
             summary: chooser.describe(kernels, &attention, &threads),
         })
+    }
+
+    /// Returns true if a draft model may draft, as far as that is known before a decode. A model whose cache cannot be truncated has
+    /// none.
+    fn may_draft(&self, model: &ModelInfo, kernels: EnabledKernels) -> bool {
+        let is_repeatable = model.can_be_repeatable && kernels == EnabledKernels::ALL && self.grp_attn_n == 1;
+        self.speculation.check(is_repeatable, true).is_ok()
     }
 
     /// Checks all but the sizes, which [`Limits::derive`] checks.
@@ -157,6 +190,8 @@ pub(super) mod tests {
     pub(in crate::config) const MODEL: ModelInfo = ModelInfo {
         n_ctx_max: 1024,
         kv_bytes_per_token: 1536,
+        draft: None,
+        can_be_repeatable: true,
         keeps_whole_states: false,
         n_heads: 6,
         is_offloaded: false,

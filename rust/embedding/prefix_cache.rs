@@ -166,7 +166,7 @@ impl PrefixCache {
         for op in self.cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => memory.fork(from, to, n_tokens),
-                CacheOp::Truncate(id, n_kept) => memory.truncate(id, n_kept),
+                CacheOp::Truncate(id, n_kept) | CacheOp::TruncateIfPossible(id, n_kept) => memory.truncate(id, n_kept),
                 CacheOp::Drop(id) => memory.truncate(id, 0),
             }
         }

@@ -8,7 +8,6 @@ use crate::request::{FinishReason, Usage};
 /// Buckets of the histogram with the most.
 pub const MAX_BUCKETS: usize = 22;
 
-/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
 
 /// Upper bounds of the time to the first token, in milliseconds.
@@ -122,7 +121,7 @@ impl RequestHistograms {
     pub(super) fn observe_end(&mut self, submitted: Instant, reason: &FinishReason, usage: &Usage, now: Instant) {
         if *reason != FinishReason::Cancelled {
             self.end_to_end_latency.observe_time(now - submitted);
-            self.prompt_tokens.observe(u64::from(usage.n_computed + usage.n_cached));
+            self.prompt_tokens.observe(u64::from(usage.n_prompt_computed + usage.n_cached));
             self.generation_tokens.observe(u64::from(usage.n_predicted));
         }
     }

@@ -7,17 +7,17 @@
 //!
 //! | files | content |
 //! | --- | --- |
-//! | `features` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: the model trait, metrics, the priority order |
+//! | `features` `ids` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: ids of groups, streams and branches, the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
 //! | `output/wake_handle` `output/fork` `output/slow_consumers` `output/stream` `output/completions` | both ends of a stream, forks as its reader requests them, readers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
-//! | `scheduler/queue` `scheduler/slots` `scheduler/step_events` | the parts of the scheduler: waiting requests, slots, events of the step |
-//! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; streams and metrics |
-//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` | the scheduler; how sequences leave; paused streams; sampling |
-//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/speculation/text_index` `features/speculation/acceptance` `features/speculation/gate` `features/speculation/forced_tokens` `features/speculation/drafts` `features/speculation/model_drafts` `features/speculation` `features/hooks` | the features, and their hooks |
+//! | `scheduler/queue` `scheduler/slots` | the parts of the scheduler: waiting requests, slots |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/step_budget/rows` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
+//! | `features/forks/fork_state` `features/forks/request` `features/forks/builder` `features/forks` `features/explanations/history` `features/explanations/shared` `features/prompt_logprobs/cache` `features/prompt_logprobs/pending` `features/transcripts` `output` `features/state` | state of the features; the output |
+//! | `scheduler` `scheduler/lifecycle` `scheduler/streams` `scheduler/sample` `scheduler/drafting` | the scheduler; how sequences leave; paused streams; sampling; room for drafts |
+//! | `features/beams/selection` `features/beams/beam` `features/beams` `features/diversity` `features/explanations` `features/forks/commands` `features/prompt_logprobs` `features/self_extend` `features/speculation/text_index` `features/speculation/acceptance` `features/speculation/gate` `features/speculation/forced_tokens` `features/speculation/drafts` `features/speculation/model_drafts` `features/speculation` `features/hooks` | the features, and their hooks |
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
-//! | `execute` `publish` `queries` `stall_detector` `stopwatch` | the decode, published metrics, queries between steps, the check that each step makes progress, time per stage |
+//! | `execute` `metrics` `queries` `stall_detector` | the decode, time per stage and published metrics, queries between steps, the check that each step makes progress |
 //! | `worker` | the loop |
 //! | `validation` `features/forks/control` | checks of requests, commands of the readers of streams |
 #![expect(missing_docs, reason = "what a name and its type say has no comment")]
@@ -26,14 +26,14 @@ mod cache_manager;
 mod execute;
 mod features;
 mod histograms;
+mod ids;
+mod metrics;
 mod output;
-mod publish;
 mod queries;
 pub mod runner;
 mod scheduler;
 mod stall_detector;
 mod stats;
-mod stopwatch;
 mod validation;
 mod worker;
 
@@ -53,18 +53,19 @@ pub use stats::{
 };
 
 use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};
-use crate::config::Limits;
+use crate::config::{DraftKind, Limits};
 use crate::error::{Error, Result, each_branch};
 use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, ensure};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
 use features::hooks;
-use output::SharedState;
+use ids::{BranchIndex, GroupId, StreamId};
+use metrics::SharedState;
 use output::completions;
 use output::stream::Sender;
 use queries::Query;
 use runner::{DefaultAdapters, ForkRule, MemoryKind, Runner};
-use scheduler::request_group::{QueuePermit, RequestGroup};
+use scheduler::request_group::{BranchRequest, QueuePermit, RequestGroup};
 use validation::{ModelCapabilities, PromptGroup, check_branches, merge};
 use worker::{Command, Worker};
 
@@ -132,13 +133,18 @@ impl Engine {
         self.inner.model.is_repeatable
     }
 
-    /// Checks whether tokens are drafted for sequences.
+    /// Checks that tokens are drafted for sequences.
     ///
     /// # Errors
-    /// Why they are not.
+    /// The reason, if drafts are disabled.
     pub fn check_speculation(&self) -> std::result::Result<(), &'static str> {
         let ModelCapabilities { is_repeatable, memory, .. } = &self.inner.model;
         self.inner.limits.speculation.check(*is_repeatable, memory.forks == ForkRule::Anywhere)
+    }
+
+    /// Returns the kind of the draft model that drafts, if there is one.
+    pub fn draft_kind(&self) -> Option<DraftKind> {
+        self.inner.model.draft_kind
     }
 
     pub fn uses_own_kernels(&self) -> bool {
@@ -170,12 +176,13 @@ impl Engine {
         let n = requests.iter().map(|request| request.n).sum();
         let prompt_groups = merge(each_branch(requests.into_iter(), |request| inner.validate(request))?);
         let permits = prompt_groups.iter().map(|_| inner.queue_permit()).collect::<Result<Vec<QueuePermit>>>()?;
-        let request_id = inner.n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
-        let (sender, completions) = inner.open_stream(request_id, n, wake_handle);
+        let first_id = inner.n_submitted.fetch_add(prompt_groups.len() as u64, Ordering::Relaxed);
+        let stream_id = StreamId(first_id);
+        let (sender, completions) = inner.open_stream(stream_id, n, wake_handle);
         let completions = completions.with_prompt(prompt_groups[0].requests[0].1.prompt.n_tokens());
         let sender = Arc::new(sender);
-        let groups = (request_id..).zip(prompt_groups).zip(permits).map(|((group_id, prompt_group), permit)| {
-            inner.request_group(group_id, request_id, prompt_group, Arc::clone(&sender), permit)
+        let groups = (first_id..).map(GroupId).zip(prompt_groups).zip(permits).map(|((group_id, prompt_group), permit)| {
+            inner.request_group(group_id, stream_id, prompt_group, Arc::clone(&sender), permit)
         });
         inner.commands.send(Command::Submit(groups.collect())).map_err(|_| Error::Stopped)?;
         Ok(completions)
@@ -228,8 +235,8 @@ impl Engine {
         self.ask(|answer| Query::RecentlyUsed(limit, answer))
     }
 
-    /// Returns at most `n_max` hashes of cached blocks, made with `key`: see [`block_hashes`](crate::cache::block_hashes). The
-    /// worker answers in parts between steps, each of about 0.2 ms at most.
+    /// Returns at most `n_max` hashes of cached blocks, made with `key`. The worker answers in parts between steps, each of about
+    /// 0.2 ms at most.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a key of more than [`MAX_KEY_BYTES`] bytes; [`Error::Stopped`].
@@ -300,23 +307,28 @@ impl Engine {
 }
 
 impl Inner {
-    /// Returns both ends of a new stream of `n` branches, which the request groups from `request_id` on write to.
-    fn open_stream(self: &Arc<Self>, request_id: u64, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>) -> (Sender, Completions) {
+    /// Returns both ends of a new stream of `n` branches.
+    fn open_stream(
+        self: &Arc<Self>,
+        stream_id: StreamId,
+        n: u32,
+        wake_handle: Option<Arc<dyn WakeHandle>>,
+    ) -> (Sender, Completions) {
         let canceller = self.commands.clone();
         // If the worker has stopped, there is nothing to cancel.
-        let cancel = move |branch: Option<u32>| {
-            let command = branch.map_or(Command::Cancel(request_id), |index| Command::CancelBranch(request_id, index));
+        let cancel = move |branch: Option<BranchIndex>| {
+            let command = branch.map_or(Command::Cancel(stream_id), |branch| Command::CancelBranch(stream_id, branch));
             canceller.send(command).unwrap_or_default();
         };
-        let (sender, mut completions) = completions::open_stream(request_id, n, wake_handle, Box::new(cancel));
-        hooks::on_open_stream(self, request_id, &mut completions);
+        let (sender, mut completions) = completions::open_stream(stream_id, n, wake_handle, Box::new(cancel));
+        hooks::on_open_stream(self, stream_id, &mut completions);
         (sender, completions)
     }
 
     fn request_group(
         &self,
-        group_id: u64,
-        request_id: u64,
+        group_id: GroupId,
+        stream_id: StreamId,
         prompt_group: PromptGroup,
         sender: Arc<Sender>,
         permit: QueuePermit,
@@ -324,9 +336,9 @@ impl Inner {
         let PromptGroup { requests, adapter_schedule, requested_adapters, features } = prompt_group;
         let requests = requests.into_iter().map(|(first, mut request)| {
             let sampler = self.sampler(&mut request);
-            (first, request, sampler)
+            BranchRequest { first, request, sampler }
         });
-        let mut group = RequestGroup::new(group_id, request_id, requests.collect(), sender, permit);
+        let mut group = RequestGroup::new(group_id, stream_id, requests.collect(), sender, permit);
         (group.adapter_schedule, group.requested_adapters, group.features) = (adapter_schedule, requested_adapters, features);
         hooks::on_new_group(&self.limits, &mut group);
         group

@@ -9,11 +9,10 @@ use std::sync::mpsc::SyncSender;
 
 use crate::cache::{CachedBlock, CachedNode, DigestCursor};
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::publish::publish_metrics;
+use crate::engine::metrics::Metrics;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::slots::ErasedContents;
-use crate::engine::stats::StepTimes;
 use crate::request::{PinnedPrefix, SlotContents, Token};
 
 pub(crate) enum Query {
@@ -45,6 +44,12 @@ pub(super) struct QueryQueue {
     n_owed: usize,
 }
 
+/// A query that is answered now, with the contents of the slot that it erases.
+pub(super) struct DueQuery {
+    query: Query,
+    erased: Option<ErasedContents>,
+}
+
 impl QueryQueue {
     pub(super) fn push(&mut self, query: Query) {
         self.waiting.push_back(query);
@@ -54,8 +59,10 @@ impl QueryQueue {
         !self.waiting.is_empty()
     }
 
-    pub(super) fn next(&mut self) -> Option<Query> {
-        self.waiting.pop_front()
+    pub(super) fn next(&mut self, scheduler: &mut Scheduler) -> Option<DueQuery> {
+        let query = self.waiting.pop_front()?;
+        let erased = if let Query::EraseSlot(slot, _) = query { scheduler.take_contents(slot) } else { None };
+        Some(DueQuery { query, erased })
     }
 
     /// Starts a step: deducts the units that earlier answers owe, and returns the remaining units of the step.
@@ -73,8 +80,12 @@ impl QueryQueue {
 }
 
 /// Answers a query; returns the units of work. Metrics show a change before its answer.
-pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, times: StepTimes, query: Query) -> usize {
-    cache.settle();
+pub(super) fn answer<R: Runner>(
+    DueQuery { query, erased }: DueQuery,
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    metrics: &Metrics,
+) -> usize {
     let n_done = match query {
         Query::Cached(channel) => {
             let nodes = cache.kv().list_nodes(|id| scheduler.slots().slot_of(id));
@@ -92,19 +103,18 @@ pub(super) fn answer<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMana
         }
         Query::Unpin(id, channel) => {
             let is_unpinned = cache.unpin(id);
-            publish_metrics(scheduler, cache, times);
+            metrics.publish(scheduler, cache);
             reply(&channel, 0, is_unpinned)
         }
         Query::SlotContents(slot, channel) => {
             let contents = scheduler.contents_of(slot);
             reply(&channel, work_of(&contents.tokens), contents)
         }
-        Query::EraseSlot(slot, channel) => {
-            let erased = scheduler.take_contents(slot);
+        Query::EraseSlot(_, channel) => {
             if let Some(ErasedContents { adapter_schedule, tokens, n_shared }) = &erased {
                 cache.erase(adapter_schedule, tokens, *n_shared);
             }
-            publish_metrics(scheduler, cache, times);
+            metrics.publish(scheduler, cache);
             let n_tokens = erased.map(|erased| erased.tokens.len());
             let n_erased = n_tokens.map(|n| u32::try_from(n).expect("a sequence fits its context"));
             reply(&channel, n_tokens.unwrap_or(0) / TOKENS_PER_UNIT, n_erased)

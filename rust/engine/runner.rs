@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub use crate::cache::{AdapterSchedule, AdapterSet, ForkRule, IdleCost, KvSeqId, MemoryKind, invoked_at};
+use crate::config::DraftKind;
 use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::TokenStrings;
 
@@ -83,13 +85,14 @@ pub struct DraftRequest<'a> {
     /// The tokens of the sequence, in two parts. All but the last one are computed.
     pub tokens: [&'a [Token]; 2],
     /// Maximum number of drafted tokens, at least 1.
-    pub n_most: u32,
+    pub max_draft: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftModelInfo {
+    pub kind: DraftKind,
     /// Maximum length of a draft.
-    pub n_most: u32,
+    pub max_draft: u32,
     /// A shorter draft takes as long as the longest.
     pub has_fixed_cost: bool,
 }
@@ -184,7 +187,7 @@ pub trait Runner {
     /// Ranges grouped before end where this one begins, and `n` divides both ends. `id` must not share cells; afterwards it may
     /// only be computed, truncated after `range` and dropped. Only for memory with [`ForkRule::Anywhere`], of a runner created
     /// for [`Limits::grouping`](crate::config::Limits::grouping).
-    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
+    fn group_positions(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         unreachable!("the runner does not support groups of {n} in {range:?} of {id:?}");
     }
 
@@ -212,6 +215,11 @@ pub trait Runner {
     /// `max_caught_up` tokens that it lacks; sequences of which it lacks more get no draft yet.
     fn draft(&mut self, requests: &[DraftRequest<'_>], _max_caught_up: u32) -> ModelDrafts {
         ModelDrafts { drafts: vec![Vec::new(); requests.len()], n_caught_up: 0 }
+    }
+
+    /// Returns the time in which the draft model has read decodes of the model, since the start.
+    fn draft_model_read_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Returns true if a row's logits depend only on the tokens of its sequence, bit for bit.

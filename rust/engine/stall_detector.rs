@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::ids::GroupId;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::error::Error;
@@ -45,7 +46,7 @@ impl StallDetector {
         tracing::error!("the scheduler made no progress in {MAX_IDLE_STEPS} steps, so a request is ended: {state}");
         let Some(group_id) = most_senior(scheduler) else { return };
         let reason = "the scheduler found no way to continue this request; this is a fault of the engine".to_owned();
-        scheduler.fail_request(group_id, Error::Decode { reason });
+        scheduler.fail_stream_of(group_id, Error::Decode { reason });
     }
 }
 
@@ -55,13 +56,13 @@ fn is_checked() -> bool {
 
 fn waits_for_external_event(scheduler: &Scheduler) -> bool {
     let waits_for_encoder = scheduler.running().iter().any(|running| {
-        let mut media = running.sequence.media_from(running.n_held).iter();
+        let mut media = running.sequence.media_from(running.n_computed).iter();
         media.any(|placed| matches!(placed.media.encoding(), Encoding::Pending))
     });
-    waits_for_encoder || scheduler.has_paused() || scheduler.slots().held_for().is_some()
+    waits_for_encoder || scheduler.has_paused() || scheduler.slots().reserved_for().is_some()
 }
 
-fn most_senior(scheduler: &Scheduler) -> Option<u64> {
+fn most_senior(scheduler: &Scheduler) -> Option<GroupId> {
     let running = scheduler.running().first().map(|running| running.sequence.group_id);
     let preempted = || scheduler.queue().preempted().first().map(|preempted| preempted.sequence.group_id);
     running.or_else(preempted).or_else(|| scheduler.queue().next(|_| true))
@@ -69,9 +70,9 @@ fn most_senior(scheduler: &Scheduler) -> Option<u64> {
 
 fn describe<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> String {
     let running = scheduler.running().iter().map(|running| {
-        let (sequence, n_held) = (&running.sequence, running.n_held);
-        let (group_id, index, n_tokens) = (sequence.group_id, sequence.index, sequence.n_tokens());
-        format!("{group_id}.{index} holds {n_held} of {n_tokens} tokens ({})", running.phase.name())
+        let (sequence, n_computed) = (&running.sequence, running.n_computed);
+        let (group_id, member, n_tokens) = (sequence.group_id.0, sequence.member.0, sequence.n_tokens());
+        format!("{group_id}.{member} has computed {n_computed} of {n_tokens} tokens ({})", running.phase_name())
     });
     let running = running.collect::<Vec<_>>().join(", ");
     let cache = cache.kv();

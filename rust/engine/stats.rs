@@ -75,19 +75,19 @@ pub struct SpeculationStats {
     pub n_accepted_at: [u64; N_DRAFT_POSITIONS],
     /// Size of the index of texts.
     pub n_index_bytes: usize,
-    /// Time of the draft model's drafts.
-    pub model_time: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DraftStats {
     pub n_drafts: u64,
-    /// Drafted tokens.
     pub n_drafted: u64,
     /// Drafted tokens that were sampled.
     pub n_accepted: u64,
     /// Drafts that were not accepted as a whole.
     pub n_cut: u64,
+    /// Time to draft, verified or not: for [`DraftSource::Text`] with the index of texts, for [`DraftSource::Model`] all that the
+    /// draft model computes.
+    pub time: Duration,
 }
 
 /// Origin of drafted tokens.
@@ -96,9 +96,8 @@ pub enum DraftSource {
     /// The text of the request, its own output, and other texts of its owner.
     #[default]
     Text,
-    /// What the constraint forces.
+    /// Tokens that the constraint forces.
     Constraint,
-    /// A draft model.
     Model,
     /// [`Replay`](crate::request::Replay), for tests and benchmarks.
     Replay,
@@ -156,7 +155,6 @@ pub struct StepTimes {
     pub sample: Duration,
     /// Detokenizing.
     pub detokenize: Duration,
-    /// Publishing events.
     pub publish: Duration,
     /// Offloading cells, or moving tokens to lower cells.
     pub offload: Duration,

@@ -4,8 +4,10 @@ use std::fmt::Display;
 
 use super::Inner;
 use crate::cache;
+use crate::config::DraftKind;
 use crate::engine::features::hooks;
 use crate::engine::features::state::GroupFeatures;
+use crate::engine::ids::BranchIndex;
 use crate::engine::runner::{AdapterSchedule, AdapterSet, MemoryKind, Runner};
 use crate::error::{Error, Result};
 use crate::request::{
@@ -14,8 +16,8 @@ use crate::request::{
 use crate::sampling::{Sampler, TokenStrings};
 
 pub(super) struct PromptGroup {
-    /// Requests with an equal beginning, at least one, each with the index of its first branch in the stream.
-    pub(super) requests: Vec<(u32, Request)>,
+    /// Requests with an equal beginning, at least one, each with its first branch.
+    pub(super) requests: Vec<(BranchIndex, Request)>,
     pub(super) adapter_schedule: AdapterSchedule,
     pub(super) requested_adapters: AdapterSet,
     pub(super) features: GroupFeatures,
@@ -26,7 +28,7 @@ pub(super) fn merge(singles: Vec<PromptGroup>) -> Vec<PromptGroup> {
     let mut n_branches = 0;
     for mut single in singles {
         let (first, request) = &mut single.requests[0];
-        *first = n_branches;
+        *first = BranchIndex(n_branches);
         n_branches += request.n;
         let has_equal_beginning = |other: &&mut PromptGroup| {
             other.adapter_schedule == single.adapter_schedule && other.requests[0].1.can_share_prompt_with(request)
@@ -91,7 +93,7 @@ impl Inner {
             );
             return reject("prompt", message);
         }
-        Ok(PromptGroup { requests: vec![(0, request)], adapter_schedule, requested_adapters, features })
+        Ok(PromptGroup { requests: vec![(BranchIndex(0), request)], adapter_schedule, requested_adapters, features })
     }
 
     /// Checks what depends on the configuration of this engine, other than the prompt.
@@ -131,6 +133,7 @@ pub(super) struct ModelCapabilities {
     pub(super) memory: MemoryKind,
     pub(super) is_repeatable: bool,
     pub(super) uses_own_kernels: bool,
+    pub(super) draft_kind: Option<DraftKind>,
     pub(super) suppressed: Vec<Token>,
 }
 
@@ -144,6 +147,7 @@ impl ModelCapabilities {
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
             uses_own_kernels: runner.uses_own_kernels(),
+            draft_kind: runner.draft_model().map(|info| info.kind),
             suppressed: runner.suppressed_tokens().to_vec(),
         }
     }

@@ -15,7 +15,7 @@ pub use control::{FailureMode, FakeControl};
 pub(crate) use vocabulary::spelling_of;
 pub use vocabulary::{END, N_VOCAB, NEWLINE, OPENING, SUPPRESSED, tokens_of};
 
-use crate::config::Grouping;
+use crate::config::{DraftKind, Grouping};
 use crate::engine::runner::{
     AdapterSchedule, AdapterSet, DecodeError, DraftModelInfo, DraftRequest, ForkRule, IdleCost, KvSeqId, MediaRows, MemoryKind,
     ModelDrafts, Plan, RelocateError, Runner, StateError,
@@ -46,7 +46,7 @@ pub struct FakeRunner {
 /// A draft model that knows what greedy sampling returns, but for errors.
 #[derive(Debug, Clone, Copy)]
 pub struct FakeDraftModel {
-    pub n_most: u32,
+    pub max_draft: u32,
     /// About one in so many tokens is wrong; 0 for none.
     pub wrong_one_in: u64,
 }
@@ -462,7 +462,7 @@ impl Runner for FakeRunner {
         Ok(())
     }
 
-    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
+    fn group_positions(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         let sequence = self.sequence(id);
         assert_eq!(range.start, sequence.n_grouped, "{id:?} groups the tokens after its groups");
         assert!(!range.is_empty() && range.end <= sequence.len(), "{range:?} of {} tokens of {id:?}", sequence.len());
@@ -495,15 +495,17 @@ impl Runner for FakeRunner {
     }
 
     fn draft_model(&self) -> Option<DraftModelInfo> {
-        self.draft_model.map(|draft_model| DraftModelInfo { n_most: draft_model.n_most, has_fixed_cost: false })
+        let info =
+            |FakeDraftModel { max_draft, .. }| DraftModelInfo { kind: DraftKind::Simple, max_draft, has_fixed_cost: false };
+        self.draft_model.map(info)
     }
 
     fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
-        let FakeDraftModel { n_most: n_longest, wrong_one_in } =
+        let FakeDraftModel { max_draft: model_max, wrong_one_in } =
             self.draft_model.expect("only a draft model is asked for drafts");
         let mut n_caught_up = 0;
-        let drafts = requests.iter().map(|&DraftRequest { sequence: id, tokens, n_most }| {
-            assert!((1..=n_longest).contains(&n_most), "a draft of {n_most} tokens; the longest has {n_longest}");
+        let drafts = requests.iter().map(|&DraftRequest { sequence: id, tokens, max_draft }| {
+            assert!((1..=model_max).contains(&max_draft), "a draft of {max_draft} tokens; the model's maximum is {model_max}");
             let sequence = self.sequence_mut(id);
             let last = tokens.concat().pop().expect("a token was sampled");
             let n_tokens = u32::try_from(tokens.concat().len()).expect("a context has fewer than 2³² tokens");
@@ -515,7 +517,7 @@ impl Runner for FakeRunner {
                 return Vec::new();
             }
             let mut digest = extend_digest(sequence.digest(), last);
-            let draft = (0..n_most).map(|_| {
+            let draft = (0..max_draft).map(|_| {
                 let is_wrong = wrong_one_in > 0 && digest.is_multiple_of(wrong_one_in);
                 let token = if is_wrong { NEWLINE } else { greedy_token(digest) };
                 digest = extend_digest(digest, token);

@@ -29,6 +29,8 @@ pub struct MemoryPlan {
     pub kv_bytes: (u64, u64),
     /// Maximum bytes of the logits that one decode returns.
     pub output_bytes: u64,
+    /// Maximum bytes of the candidates and logits of a draft model; 0 without one.
+    pub draft_bytes: u64,
     /// Free bytes where the device cache would be allocated, after the weights are loaded.
     pub free_bytes: u64,
     /// The weights in host memory are mapped from the file.
@@ -68,6 +70,7 @@ pub fn plan(model: &Arc<Model>, config: &EngineConfig, tuned: Option<TunedSettin
     let n_outputs = u64::from(resolved.limits.n_outputs.max(n_sequences(model, &resolved)));
     Ok(MemoryPlan {
         kv_bytes: (n_ctx * key, n_ctx * value),
+        draft_bytes: u64::from(n_sequences(model, &resolved)) * resolved.draft.map_or(0, |draft| draft.bytes_per_sequence),
         output_bytes: n_outputs * model.n_vocab() as u64 * size_of::<f32>() as u64,
         free_bytes: hardware.free_bytes,
         config: resolved,

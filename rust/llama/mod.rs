@@ -88,8 +88,9 @@ pub(crate) mod vocabulary;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::config::{Grouping, ResolvedConfig, WeightLayout};
+use crate::config::{Grouping, ResolvedConfig};
 use crate::engine::runner::{
     AdapterSet, DecodeError, DraftModelInfo, DraftRequest, ForkRule, IdleCost, KvSeqId, MemoryKind, ModelDrafts, Plan,
     RelocateError, Runner, StateError,
@@ -172,11 +173,6 @@ impl LlamaRunner {
                 message: format!("grp_attn_n is {n}, but {reason}; set it to 1"),
             })?;
         }
-        let draft = match forks {
-            ForkRule::Anywhere => DraftModel::new(&context, config, n_seq_max)?,
-            // Rejected tokens could not be removed.
-            ForkRule::InWindow | ForkRule::AtEnd => None,
-        };
         let n_threads = config.n_threads;
         let token_strings = token_strings(&model);
         if config.kernels.attention && kernel_counts.n_attentions_left > 0 {
@@ -188,14 +184,19 @@ impl LlamaRunner {
         }
         // With a window or a recurrent state, llama.cpp computes the cached state, and positions are unknown. Our kernels are
         // not called for rearranged weights or for work on a GPU.
-        let uses_own_kernels = kernel_counts.are_all_ours()
-            && model.weights() == WeightLayout::AsInFile
-            && !context::memory::has_gpus(&model.config.placement);
+        let uses_own_kernels = kernel_counts.are_all_ours() && model.can_be_repeatable();
         let is_repeatable = uses_own_kernels
             && forks == ForkRule::Anywhere
             && context.has_explicit_positions()
             // Tokens that share a position are summed in the order of their cells.
             && config.limits.grouping.is_none();
+        let draft = match config.limits.speculation.check(is_repeatable, forks == ForkRule::Anywhere) {
+            Ok(()) => DraftModel::new(&context, config, n_seq_max)?,
+            Err(reason) => {
+                draft::warn_unused(&model, reason);
+                None
+            }
+        };
         Ok(Self { draft, context, model, n_threads, memory, spare, token_strings, layout, is_repeatable, uses_own_kernels })
     }
 
@@ -282,8 +283,7 @@ impl Runner for LlamaRunner {
         }
         self.context.decode(plan)?;
         if let Some(draft) = &mut self.draft {
-            let (tokens, positions, ids) = self.context.last_rows();
-            draft.process(tokens, positions, ids);
+            draft.process(&self.context);
         }
         Ok(())
     }
@@ -293,7 +293,11 @@ impl Runner for LlamaRunner {
     }
 
     fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
-        self.draft.as_mut().map_or_else(ModelDrafts::default, |draft| draft.draft(requests, max_caught_up))
+        self.draft.as_mut().map_or_else(ModelDrafts::default, |draft| draft.draft(&self.context, requests, max_caught_up))
+    }
+
+    fn draft_model_read_time(&self) -> Duration {
+        self.draft.as_ref().map_or(Duration::ZERO, DraftModel::read_time)
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -369,7 +373,7 @@ impl Runner for LlamaRunner {
         self.relocate_cells(ids, &range)
     }
 
-    fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
+    fn group_positions(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         self.context.group(id, range, n);
     }
 

@@ -143,7 +143,6 @@ pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestI
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| get_attribute(object, name);
     let seed: Option<u32> = request_field!(object, "seed", COUNT);
-    let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
     let context_shift: bool = request_field!(object, "context_shift", SWITCH);
     let n_keep: Option<u32> = request_field!(object, "n_keep", COUNT);
     // Only `weft.request.internal.InternalRequest` has these fields.
@@ -160,43 +159,7 @@ pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestI
         max_tokens: request_field!(object, "max_tokens", COUNT),
         stop: request_field!(object, "stop", "a sequence of strings"),
         seed: seed.map_or_else(|| generate_seed(py), Ok)?,
-        sampling: SamplingParams {
-            samplers: read_samplers(&get(intern!(py, "samplers"))?)?,
-            temperature: request_field!(object, "temperature", NUMBER),
-            dynatemp_range: request_field!(object, "dynatemp_range", NUMBER),
-            dynatemp_exponent: request_field!(object, "dynatemp_exponent", NUMBER),
-            top_k: request_field!(object, "top_k", "an integer below 2³¹"),
-            top_p: request_field!(object, "top_p", NUMBER),
-            min_p: request_field!(object, "min_p", NUMBER),
-            typical_p: request_field!(object, "typical_p", NUMBER),
-            top_n_sigma: request_field!(object, "top_n_sigma", NUMBER),
-            tfs_z: request_field!(object, "tfs_z", NUMBER),
-            xtc_probability: request_field!(object, "xtc_probability", NUMBER),
-            xtc_threshold: request_field!(object, "xtc_threshold", NUMBER),
-            min_keep: request_field!(object, "min_keep", COUNT),
-            repeat_penalty: request_field!(object, "repeat_penalty", NUMBER),
-            repeat_last_n: request_field!(object, "repeat_last_n", "an integer from −1 to 2³¹ − 1"),
-            presence_penalty: request_field!(object, "presence_penalty", NUMBER),
-            frequency_penalty: request_field!(object, "frequency_penalty", NUMBER),
-            penalize_nl: request_field!(object, "penalize_nl", SWITCH),
-            penalty_prompt: penalty_prompt.map(|ids| read_tokens("penalty_prompt", &ids)).transpose()?,
-            dry: Dry {
-                multiplier: request_field!(object, "dry_multiplier", NUMBER),
-                base: request_field!(object, "dry_base", NUMBER),
-                allowed_length: request_field!(object, "dry_allowed_length", "an integer below 2³¹"),
-                penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
-                sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
-            },
-            mirostat: read_mirostat(&get(intern!(py, "mirostat"))?)?,
-            mirostat_tau: request_field!(object, "mirostat_tau", NUMBER),
-            mirostat_eta: request_field!(object, "mirostat_eta", NUMBER),
-            adaptive_target: request_field!(object, "adaptive_target", NUMBER),
-            adaptive_decay: request_field!(object, "adaptive_decay", NUMBER),
-            logit_bias: read_biases(&get(intern!(py, "logit_bias"))?)?,
-            ignore_eos: request_field!(object, "ignore_eos", SWITCH),
-            logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
-            post_sampling_probs: request_field!(object, "post_sampling_probs", SWITCH),
-        },
+        sampling: read_sampling(object)?,
         adapters: adapters::read_adapter_set(&get(intern!(py, "adapters"))?)?,
         context_shift: context_shift.then_some(ContextShift { n_keep, n_discard: request_field!(object, "n_discard", COUNT) }),
         priority: request_field!(object, "priority", "an integer from −100 to 100"),
@@ -220,21 +183,67 @@ pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestI
         slot: read_slot(&get(intern!(py, "slot"))?)?,
         ..Request::default()
     };
-    let grammar: Option<PyBackedStr> = request_field!(object, "grammar", "a string");
-    // As in llama-server, an empty grammar is no grammar.
-    let constraint_input =
-        match (grammar.filter(|grammar| !grammar.is_empty()), request_field!(object, "json_schema", "a string")) {
-            (grammar, None) => grammar.map(OutputConstraint::Grammar),
-            (None, schema) => schema.map(OutputConstraint::JsonSchema),
-            (Some(_), Some(_)) => {
-                let message = "json_schema cannot be combined with grammar; omit one of them";
-                return Err(InvalidRequestError::new_err(("json_schema", message)));
-            }
-        };
+    let constraint_input = read_constraint(object)?;
     let output_rules = output_rules::read_output_rules(object, constraint_input.is_some())?;
     let suffix = read_text_or_tokens("suffix_prompt", &get(intern!(py, "suffix_prompt"))?)?;
     let prediction = read_text_or_tokens("prediction", &get(intern!(py, "prediction"))?)?;
     Ok(RequestInput { suffix, prediction, request, constraint_input, output_rules })
+}
+
+fn read_sampling<'py>(object: &Bound<'py, PyAny>) -> PyResult<SamplingParams> {
+    let py = object.py();
+    let get = |name: &Bound<'py, PyString>| get_attribute(object, name);
+    let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
+    Ok(SamplingParams {
+        samplers: read_samplers(&get(intern!(py, "samplers"))?)?,
+        temperature: request_field!(object, "temperature", NUMBER),
+        dynatemp_range: request_field!(object, "dynatemp_range", NUMBER),
+        dynatemp_exponent: request_field!(object, "dynatemp_exponent", NUMBER),
+        top_k: request_field!(object, "top_k", "an integer below 2³¹"),
+        top_p: request_field!(object, "top_p", NUMBER),
+        min_p: request_field!(object, "min_p", NUMBER),
+        typical_p: request_field!(object, "typical_p", NUMBER),
+        top_n_sigma: request_field!(object, "top_n_sigma", NUMBER),
+        tfs_z: request_field!(object, "tfs_z", NUMBER),
+        xtc_probability: request_field!(object, "xtc_probability", NUMBER),
+        xtc_threshold: request_field!(object, "xtc_threshold", NUMBER),
+        min_keep: request_field!(object, "min_keep", COUNT),
+        repeat_penalty: request_field!(object, "repeat_penalty", NUMBER),
+        repeat_last_n: request_field!(object, "repeat_last_n", "an integer from −1 to 2³¹ − 1"),
+        presence_penalty: request_field!(object, "presence_penalty", NUMBER),
+        frequency_penalty: request_field!(object, "frequency_penalty", NUMBER),
+        penalize_nl: request_field!(object, "penalize_nl", SWITCH),
+        penalty_prompt: penalty_prompt.map(|ids| read_tokens("penalty_prompt", &ids)).transpose()?,
+        dry: Dry {
+            multiplier: request_field!(object, "dry_multiplier", NUMBER),
+            base: request_field!(object, "dry_base", NUMBER),
+            allowed_length: request_field!(object, "dry_allowed_length", "an integer below 2³¹"),
+            penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
+            sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
+        },
+        mirostat: read_mirostat(&get(intern!(py, "mirostat"))?)?,
+        mirostat_tau: request_field!(object, "mirostat_tau", NUMBER),
+        mirostat_eta: request_field!(object, "mirostat_eta", NUMBER),
+        adaptive_target: request_field!(object, "adaptive_target", NUMBER),
+        adaptive_decay: request_field!(object, "adaptive_decay", NUMBER),
+        logit_bias: read_biases(&get(intern!(py, "logit_bias"))?)?,
+        ignore_eos: request_field!(object, "ignore_eos", SWITCH),
+        logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
+        post_sampling_probs: request_field!(object, "post_sampling_probs", SWITCH),
+    })
+}
+
+fn read_constraint(object: &Bound<'_, PyAny>) -> PyResult<Option<OutputConstraint>> {
+    let grammar: Option<PyBackedStr> = request_field!(object, "grammar", "a string");
+    // As in llama-server, an empty grammar is no grammar.
+    match (grammar.filter(|grammar| !grammar.is_empty()), request_field!(object, "json_schema", "a string")) {
+        (grammar, None) => Ok(grammar.map(OutputConstraint::Grammar)),
+        (None, schema) => Ok(schema.map(OutputConstraint::JsonSchema)),
+        (Some(_), Some(_)) => {
+            let message = "json_schema cannot be combined with grammar; omit one of them";
+            Err(InvalidRequestError::new_err(("json_schema", message)))
+        }
+    }
 }
 
 /// Converts the value of the parameter `name`, which must be `what`.

@@ -26,7 +26,7 @@ use super::stream::{EventStream, PyStream};
 use super::tune::PyCompute;
 use super::wake::LoopWakers;
 use crate::cache::PrefixDigest;
-use crate::config::{Limits, ResolvedConfig};
+use crate::config::{Limits, Named, ResolvedConfig};
 use crate::embedding::{Normalization, worker::Embedder};
 use crate::engine::{Completions, Engine, WakeHandle};
 use crate::error::{Error, Result, each_branch};
@@ -151,6 +151,12 @@ impl PyEngine {
     #[getter]
     fn no_speculation_reason(&self) -> PyResult<Option<&'static str>> {
         Ok(self.engine()?.check_speculation().err())
+    }
+
+    /// Type of the draft model that drafts; `None` without one.
+    #[getter]
+    fn draft_type(&self) -> PyResult<Option<&'static str>> {
+        Ok(self.engine()?.draft_kind().map(Named::name))
     }
 
     #[getter]

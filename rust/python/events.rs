@@ -12,7 +12,7 @@ use super::logprobs::PyCompactLogprobs;
 use super::prefix;
 use crate::config::Named;
 use crate::request::{
-    Cause, ComputedRun, EarlierRequest, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
+    ComputedRun, EarlierRequest, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
     TokenEvent, Usage,
 };
 use crate::sampling::TokenStrings;
@@ -82,12 +82,13 @@ fn finished_to_python(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyA
         FinishReason::Length | FinishReason::ContextFull => (intern!(py, "length"), py.None().into_bound(py)),
         FinishReason::Cancelled => (intern!(py, "cancelled"), py.None().into_bound(py)),
     };
-    let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms, n_drafted, n_draft_accepted } = usage;
+    let Usage { n_prompt_computed, n_cached, n_predicted, n_context, prompt_ms, predicted_ms, n_drafted, n_draft_accepted } =
+        usage;
     let usage = class!(py, "Usage").call1((
-        n_computed,
+        n_prompt_computed,
         n_cached,
         n_predicted,
-        n_held,
+        n_context,
         prompt_ms,
         predicted_ms,
         n_drafted,
@@ -107,14 +108,11 @@ pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) ->
 }
 
 fn computed_run_to_python(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
-    let ComputedRun { range, cause, at, byte, character, before, here, earlier } = run;
+    let ComputedRun { range, cause, eviction, at, byte, character, before, here, earlier } = run;
     let convert_earlier =
         |EarlierRequest { request_id, text, is_in_answer }| class!(py, "EarlierRequest").call1((request_id, text, is_in_answer));
     let earlier = earlier.map(convert_earlier).transpose()?;
-    let (evicted_for, evicted_s) = match &cause {
-        Cause::Evicted(Some((why, ago))) => (Some(why.name()), Some(ago.as_secs_f64())),
-        _ => (None, None),
-    };
+    let (evicted_for, evicted_s) = eviction.map(|(why, age)| (why.name(), age.as_secs_f64())).unzip();
     let why = (range.start, range.end, cause.name(), at, byte, character, before, here, earlier, evicted_for, evicted_s);
     class!(py, "ComputedRange").call1(why)
 }

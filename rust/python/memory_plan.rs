@@ -28,6 +28,7 @@ pub(super) struct PyMemoryPlan {
     key_bytes: u64,
     value_bytes: u64,
     output_bytes: u64,
+    draft_bytes: u64,
     free_bytes: u64,
     is_mapped: bool,
     summary: String,
@@ -51,7 +52,7 @@ pub(super) fn plan_memory(
     let config = settings::read_engine_config(config)?;
     let tuned = tuned.map(settings::to_tuned_settings);
     let model = model.get().loaded()?;
-    let MemoryPlan { config, buffers, kv_bytes: (key_bytes, value_bytes), output_bytes, free_bytes, is_mapped } =
+    let MemoryPlan { config, buffers, kv_bytes: (key_bytes, value_bytes), output_bytes, draft_bytes, free_bytes, is_mapped } =
         py.detach(|| llama::plan(model, &config, tuned))?;
     let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, max_host_cache_bytes, .. } = config.limits;
     Ok(PyMemoryPlan {
@@ -64,6 +65,7 @@ pub(super) fn plan_memory(
         key_bytes,
         value_bytes,
         output_bytes,
+        draft_bytes,
         free_bytes,
         is_mapped,
         summary: config.summary,

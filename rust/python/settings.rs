@@ -11,8 +11,8 @@ use super::convert::shorten_repr;
 use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, DraftKind, DraftModelConfig, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig,
-    ModelConfig, Named, Placement, RopeConfig, SpeculationConfig, SpeculationMode, TensorOverride, ThreadPriority, Threads,
-    TokenGap, TunedSettings,
+    ModelConfig, Named, Placement, RopeConfig, SpeculationConfig, TensorOverride, ThreadPriority, Threads, TokenGap,
+    TunedSettings,
 };
 use crate::llama::host::machine;
 
@@ -98,12 +98,12 @@ pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineCo
         max_queue: settings.get("max_queue", COUNT)?,
         max_token_gap: settings.read_max_token_gap()?,
         checkpoints: Checkpoints {
-            n_most: settings.get("ctx_checkpoints", COUNT)?,
+            max_per_prompt: settings.get("ctx_checkpoints", COUNT)?,
             min_step: settings.get("checkpoint_min_step", COUNT)?,
         },
         speculation: SpeculationConfig {
-            mode: settings.read_speculation_mode()?,
-            max_draft: settings.get("max_draft", COUNT)?,
+            mode: settings.get_named("speculation")?,
+            max_draft: settings.get("max_draft", "an integer from 0 to 64 or None")?,
             min_match: settings.get("min_draft_match", COUNT)?,
             // A setting of tests, which the class does not have.
             row_percent: object.getattr_opt("draft_row_percent")?.map(|value| value.extract()).transpose()?,
@@ -146,13 +146,6 @@ impl<'py> Settings<'_, 'py> {
             priority: number.map_or(Ok(default.priority), priority)?,
             poll: poll.or(default.poll),
         })
-    }
-
-    /// A draft model is a request to draft, also where results depend on the batch.
-    fn read_speculation_mode(&self) -> PyResult<SpeculationMode> {
-        let mode = self.get_named("speculation")?;
-        let has_draft_model = self.read_draft_model()?.is_some();
-        Ok(if has_draft_model && mode == SpeculationMode::Auto { SpeculationMode::On } else { mode })
     }
 
     fn read_draft_model(&self) -> PyResult<Option<DraftModelConfig>> {

@@ -76,7 +76,7 @@ mirrored_class! {
     /// Metrics of the drafts of one source.
     #[pyclass(frozen, get_all, module = "weft._native", name = "DraftStats")]
     #[derive(Clone)]
-    PyDraftStats of DraftStats { n_drafts: u64, n_drafted: u64, n_accepted: u64 }
+    PyDraftStats of DraftStats { n_drafts: u64, n_drafted: u64, n_accepted: u64, time: Duration }
     shown as "DraftStats(n_drafts={n_drafts}, n_drafted={n_drafted}, n_accepted={n_accepted})"
 }
 

@@ -129,11 +129,11 @@ pub enum FinishReason {
     Cancelled,
 }
 
-/// `n_computed + n_cached` is the available part of the prompt. Only the branch that computed a token counts it in
-/// `n_computed`: the sum over all branches is the number of tokens really computed.
+/// `n_prompt_computed + n_cached` is the available part of the prompt. Only the branch that computed a token counts it in
+/// `n_prompt_computed`: the sum over all branches is the number of tokens really computed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    pub n_computed: u32,
+    pub n_prompt_computed: u32,
     /// Prompt tokens that were cached or computed by another branch.
     pub n_cached: u32,
     /// Generated tokens, an end token included.
@@ -143,7 +143,7 @@ pub struct Usage {
     /// Of `n_drafted`, tokens that were generated.
     pub n_draft_accepted: u32,
     /// Computed tokens in the context at the end: the prompt and all but the last generated token; fewer after a context shift.
-    pub n_held: u32,
+    pub n_context: u32,
     /// Milliseconds from getting a slot to the first token.
     pub prompt_ms: f64,
     /// Milliseconds from the first token to the last.

@@ -41,6 +41,8 @@ impl Explanation {
 pub struct ComputedRun {
     pub range: Range<u32>,
     pub cause: Cause,
+    /// Cause and age of the eviction, if the range was evicted and that is recorded.
+    pub eviction: Option<(EvictionCause, Duration)>,
     /// Index of the first different prompt token, or else of the first token of the range.
     pub at: u32,
     /// Byte offset of `at` in the prompt's text; images and audio have no text.
@@ -56,7 +58,7 @@ impl ComputedRun {
     pub(crate) fn new(range: Range<u32>, cause: Cause) -> Self {
         let at = range.start;
         let (before, here) = (String::new(), String::new());
-        Self { range, cause, at, byte: 0, character: 0, before, here, earlier: None }
+        Self { range, cause, eviction: None, at, byte: 0, character: 0, before, here, earlier: None }
     }
 }
 
@@ -69,42 +71,43 @@ pub struct EarlierRequest {
     pub is_in_answer: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cause {
-    /// The whole prompt is cached; its last token is computed again to get the logits after it.
-    LastToken,
-    /// As [`Cause::LastToken`], after waiting for another request to compute the rest.
-    Awaited,
-    CacheUnused,
-    /// No recorded prompt has this beginning.
-    NeverSeen,
-    /// New text after the cached prefix: no earlier request contains it.
-    New,
-    Differs,
-    Retokenized,
-    /// The text matches an earlier prompt that differs within the first [`BEGINNING`] tokens.
-    Beginning,
-    SystemChanged,
-    /// The prompt differs from an earlier one only in the BOS token: one of the two lacks it or has it twice.
-    Opening,
-    /// The common prefix is too short to share: fewer than 16 tokens.
-    TooShort,
-    OtherAdapters,
-    /// The range was evicted; with cause and age, if they are recorded.
-    Evicted(Option<(EvictionCause, Duration)>),
-    NotRestored,
-    /// The sliding window of the cached sequence has moved past this position.
-    Window,
-    /// A recurrent state can only be continued at a checkpoint, and this position has none.
-    NoCheckpoint,
-    /// Earlier positions are grouped for one prompt alone (self-extend).
-    Grouped,
-    /// An image or audio differs here, or is cached only in part and must be computed as a whole.
-    Media,
-    /// Another request is computing the range, in a form that this one could not wait for.
-    Computing,
-    /// An earlier request with this text ended before computing it.
-    Unfinished,
+named_variants! {
+    /// Cause for which a run of the prompt was computed, with its name in responses.
+    pub enum Cause {
+        /// The whole prompt is cached; its last token is computed again to get the logits after it.
+        LastToken = "last_token",
+        /// As [`Cause::LastToken`], after waiting for another request to compute the rest.
+        Awaited = "awaited",
+        CacheUnused = "cache_unused",
+        /// No recorded prompt has this beginning.
+        NeverSeen = "never_seen",
+        /// New text after the cached prefix: no earlier request contains it.
+        New = "new",
+        Differs = "differs",
+        Retokenized = "retokenized",
+        /// The text matches an earlier prompt that differs within the first [`BEGINNING`] tokens.
+        Beginning = "beginning",
+        SystemChanged = "system_changed",
+        /// The prompt differs from an earlier one only in the BOS token: one of the two lacks it or has it twice.
+        Opening = "bos",
+        /// The common prefix is too short to share: fewer than 16 tokens.
+        TooShort = "too_short",
+        OtherAdapters = "other_adapters",
+        Evicted = "evicted",
+        NotRestored = "not_restored",
+        /// The sliding window of the cached sequence has moved past this position.
+        Window = "window",
+        /// A recurrent state can only be continued at a checkpoint, and this position has none.
+        NoCheckpoint = "no_checkpoint",
+        /// Earlier positions are grouped for one prompt alone (self-extend).
+        Grouped = "grouped",
+        /// An image or audio differs here, or is cached only in part and must be computed as a whole.
+        Media = "media",
+        /// Another request is computing the range, in a form that this one could not wait for.
+        Computing = "computing",
+        /// An earlier request with this text ended before computing it.
+        Unfinished = "unfinished",
+    }
 }
 
 named_variants! {
@@ -122,30 +125,3 @@ named_variants! {
 
 /// Prompts that differ within this many tokens have different beginnings.
 pub const BEGINNING: u32 = 32;
-
-impl Cause {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::LastToken => "last_token",
-            Self::Awaited => "awaited",
-            Self::CacheUnused => "cache_unused",
-            Self::NeverSeen => "never_seen",
-            Self::New => "new",
-            Self::Differs => "differs",
-            Self::Retokenized => "retokenized",
-            Self::Beginning => "beginning",
-            Self::SystemChanged => "system_changed",
-            Self::Opening => "bos",
-            Self::TooShort => "too_short",
-            Self::OtherAdapters => "other_adapters",
-            Self::Evicted(_) => "evicted",
-            Self::NotRestored => "not_restored",
-            Self::Window => "window",
-            Self::NoCheckpoint => "no_snapshot",
-            Self::Grouped => "grouped",
-            Self::Media => "media",
-            Self::Computing => "computing",
-            Self::Unfinished => "unfinished",
-        }
-    }
-}

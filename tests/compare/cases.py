@@ -99,7 +99,7 @@ COMPLETIONS: Mapping[str, Json] = {
     "mirostat": {"mirostat": 2, "mirostat_tau": 4.0, "temperature": 0.5, "seed": 3, "n_predict": 3},
     "a slot": {"id_slot": 1, "n_predict": 3},
     "no adapters": {"lora": [], "n_predict": 3},
-    "a prompt that was there": {"cache_prompt": True, "n_predict": 3},
+    "a cached prompt": {"cache_prompt": True, "n_predict": 3},
     "the same prompt again": {"cache_prompt": True, "n_predict": 3},
     "numbers out of their range": {"top_p": 1.5, "min_p": -1.0, "n_predict": 3},
 }
@@ -142,8 +142,8 @@ CHATS: Mapping[str, Json] = {
     "progress": {"return_progress": True, "max_tokens": 3},
     "progress and timings": {"return_progress": True, "timings_per_token": True, "max_tokens": 3},
     "llama-server's own answer": {"verbose": True, "max_tokens": 3},
-    "a begun answer": {"messages": [*USER, {"role": "assistant", "content": "The cow"}]},
-    "a begun answer that is to be continued": {
+    "a partial answer": {"messages": [*USER, {"role": "assistant", "content": "The cow"}]},
+    "a partial answer to continue": {
         "messages": [*USER, {"role": "assistant", "content": "The cow"}],
         "continue_final_message": True,
         "add_generation_prompt": False,
@@ -223,9 +223,9 @@ REFUSED: Mapping[str, Json] = {
     "a text that is too long, streamed": {"prompt": LONG, "n_predict": 3, "stream": True},
     "too many completions": {"prompt": PROMPT, "n": 99, "n_predict": 1},
     "a token outside of the vocabulary": {"prompt": [1, 99999999], "n_predict": 1},
-    "a slot that there is not": {"prompt": PROMPT, "id_slot": 77, "n_predict": 1},
-    "an adapter that there is not": {"prompt": PROMPT, "lora": [{"id": 7, "scale": 1.0}], "n_predict": 1},
-    "a sampler that there is not": {"prompt": PROMPT, "samplers": ["nonsense"], "n_predict": 1, "temperature": 0},
+    "an unknown slot": {"prompt": PROMPT, "id_slot": 77, "n_predict": 1},
+    "an unknown adapter": {"prompt": PROMPT, "lora": [{"id": 7, "scale": 1.0}], "n_predict": 1},
+    "an unknown sampler": {"prompt": PROMPT, "samplers": ["nonsense"], "n_predict": 1, "temperature": 0},
     "a count below zero": {"prompt": PROMPT, "n_predict": -5},
     "no list of adapters": {"prompt": PROMPT, "lora": "none", "n_predict": 1},
 }
@@ -239,15 +239,15 @@ CHATS_REFUSED: Mapping[str, Json] = {
     "a message without content": {"messages": [{"role": "user"}]},
     "a number for content": {"messages": [{"role": "user", "content": 5}]},
     "a part of no kind": {"messages": [{"role": "user", "content": [{"type": "smell", "smell": "roses"}]}]},
-    "a picture for a model without eyes": {
+    "an image without a projector": {
         "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
     },
-    "a format that there is not": {"messages": USER, "response_format": {"type": "xml"}},
-    "a choice of tools that there is not": {"messages": USER, "tools": [TOOL], "tool_choice": "perhaps"},
+    "an unknown format": {"messages": USER, "response_format": {"type": "xml"}},
+    "an unknown choice of tools": {"messages": USER, "tools": [TOOL], "tool_choice": "perhaps"},
     "a grammar beside tools": {"messages": USER, "tools": [TOOL], "grammar": GRAMMAR},
     "likely tokens without log-probabilities": {"messages": USER, "top_logprobs": 2, "max_tokens": 2},
     "a text that is too long": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 2},
-    "two answers begun": {"messages": [*USER, {"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}]},
+    "two partial answers": {"messages": [*USER, {"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}]},
 }
 
 
@@ -326,7 +326,7 @@ def _texts() -> Iterator[Case]:
         for about, body in {
             "a chat": {"messages": [SYSTEM, *USER]},
             "without a beginning of the answer": {"messages": USER, "add_generation_prompt": False},
-            "a begun answer": {"messages": [*USER, {"role": "assistant", "content": "The"}]},
+            "a partial answer": {"messages": [*USER, {"role": "assistant", "content": "The"}]},
             "tools": {"messages": USER, "tools": [TOOL]},
             "no thoughts": {"messages": USER, "chat_template_kwargs": {"enable_thinking": False}},
         }.items():
@@ -341,7 +341,7 @@ def _about() -> Iterator[Case]:
     yield Case("plain", "POST", "/props", "nothing", {})
     yield Case("plain", "POST", "/lora-adapters", "nothing", [])
     held = {"prompt": PROMPT, "n_predict": 3, "temperature": 0, "id_slot": 0}
-    yield Case("plain", "POST", "/completion", "what a slot is to hold", held)
+    yield Case("plain", "POST", "/completion", "the prompt of a slot", held)
     yield Case("plain", "POST", "/slots/0?action=save", "no name", {})
     yield Case("plain", "POST", "/slots/0?action=save", "a file", {"filename": "compared.bin"})
     yield Case("plain", "POST", "/slots/0?action=restore", "a file", {"filename": "compared.bin"})
@@ -350,10 +350,10 @@ def _about() -> Iterator[Case]:
     yield Case("plain", "POST", "/slots/0?action=burn", "no such action", {})
     yield Case("plain", "POST", "/slots/99?action=erase", "no such slot", {})
     yield Case("plain", "POST", "/slots/zero?action=erase", "no number", {})
-    yield Case("locked", "GET", "/slots", "an endpoint that is off", headers=_key("right"))
-    yield Case("locked", "GET", "/metrics", "an endpoint that is off", headers=_key("right"))
-    yield Case("locked", "POST", "/props", "an endpoint that is off", {}, headers=_key("right"))
-    yield Case("locked", "POST", "/slots/0?action=erase", "an endpoint that is off", {}, headers=_key("right"))
+    yield Case("locked", "GET", "/slots", "a disabled endpoint", headers=_key("right"))
+    yield Case("locked", "GET", "/metrics", "a disabled endpoint", headers=_key("right"))
+    yield Case("locked", "POST", "/props", "a disabled endpoint", {}, headers=_key("right"))
+    yield Case("locked", "POST", "/slots/0?action=erase", "a disabled endpoint", {}, headers=_key("right"))
 
 
 def _refused() -> Iterator[Case]:
@@ -367,15 +367,15 @@ def _refused() -> Iterator[Case]:
         yield Case("plain", "POST", path, "a list", [1, 2])
     yield Case("plain", "POST", "/v1/completions", "no prompt", {"max_tokens": 3})
     yield Case("plain", "POST", "/v1/completions", "too many log-probabilities", {"prompt": PROMPT, "logprobs": 99, **GREEDY})
-    yield Case("plain", "POST", "/infill", "no sides", {"n_predict": 3})
+    yield Case("plain", "POST", "/infill", "no prefix or suffix", {"n_predict": 3})
     yield Case("plain", "POST", "/infill", "a number for a side", {"input_prefix": 5, "input_suffix": "a"})
     yield Case("plain", "POST", "/infill", "other files that are no list", {**INFILLS["both sides"], "input_extra": "a"})
     yield Case("plain", "POST", "/tokenize", "a number", {"content": 5.5})
     yield Case("plain", "POST", "/detokenize", "a text", {"tokens": "abc"})
     yield Case("plain", "POST", "/apply-template", "no messages", {})
-    yield Case("plain", "POST", "/embedding", "a server that continues texts", {"content": "a"})
-    yield Case("plain", "POST", "/v1/embeddings", "a server that continues texts", {"input": "a"})
-    yield Case("plain", "POST", "/rerank", "a server that continues texts", {"query": "a", "documents": ["b"]})
+    yield Case("plain", "POST", "/embedding", "a text generation server", {"content": "a"})
+    yield Case("plain", "POST", "/v1/embeddings", "a text generation server", {"input": "a"})
+    yield Case("plain", "POST", "/rerank", "a text generation server", {"query": "a", "documents": ["b"]})
     yield Case("plain", "POST", "/completion", "a body of another kind", b"prompt=a", {"content-type": "text/plain"})
     yield Case(
         "plain",
@@ -397,7 +397,7 @@ def _doors() -> Iterator[Case]:
     origin = {"origin": "http://page.example"}
     wanted = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
     for path in ("/completion", "/nowhere"):
-        yield Case("plain", "OPTIONS", path, "a page asks first", headers=origin | wanted)
+        yield Case("plain", "OPTIONS", path, "a preflight request", headers=origin | wanted)
     yield Case("plain", "OPTIONS", "/completion", "nobody asks")
     yield Case("plain", "GET", "/health", "a page", headers=origin)
     yield Case("plain", "POST", "/completion", "a page", {"prompt": PROMPT, **GREEDY}, headers=origin)
@@ -407,7 +407,7 @@ def _doors() -> Iterator[Case]:
     yield Case("locked", "GET", "/v1/models", "a wrong key", headers=_key("wrong"))
     yield Case("locked", "GET", "/v1/models", "a right key", headers=_key("right"))
     yield Case("locked", "GET", "/v1/models", "a right key, as Anthropic sends it", headers={"x-api-key": "right"})
-    yield Case("locked", "OPTIONS", "/v1/models", "a page asks first", headers=origin | wanted)
+    yield Case("locked", "OPTIONS", "/v1/models", "a preflight request", headers=origin | wanted)
     yield Case("locked", "GET", "/v1/models", "a page without a key", headers=origin)
 
 
@@ -426,8 +426,8 @@ def _vectors() -> Iterator[Case]:
     yield Case("vectors", "POST", "/v1/embeddings", "base64", {"input": "a b c", "encoding_format": "base64"})
     yield Case("vectors", "POST", "/v1/embeddings", "no such format", {"input": "a b c", "encoding_format": "hex"})
     yield Case("vectors", "POST", "/v1/embeddings", "a text that is too long", {"input": LONG})
-    yield Case("vectors", "POST", "/completion", "a server of vectors", {"prompt": "a", "n_predict": 1})
-    yield Case("vectors", "GET", "/props", "a server of vectors")
+    yield Case("vectors", "POST", "/completion", "an embedding server", {"prompt": "a", "n_predict": 1})
+    yield Case("vectors", "GET", "/props", "an embedding server")
     ranked = {"query": "a b", "documents": ["c d", "e", "a b c"]}
     for path in ("/rerank", "/v1/rerank", "/reranking"):
         yield Case("ranks", "POST", path, "three documents", ranked)
@@ -440,4 +440,4 @@ def _vectors() -> Iterator[Case]:
     yield Case("ranks", "POST", "/rerank", "no query", {"documents": ["a"]})
     yield Case("ranks", "POST", "/rerank", "no documents", {"query": "a"})
     yield Case("ranks", "POST", "/rerank", "no document in the list", {"query": "a", "documents": []})
-    yield Case("ranks", "POST", "/v1/embeddings", "a server that ranks", {"input": "a"})
+    yield Case("ranks", "POST", "/v1/embeddings", "a reranking server", {"input": "a"})

@@ -18,7 +18,8 @@ def flags(folder: Path) -> Mapping[str, Sequence[str]]:
     """What the servers of each pair are started with; models are written into a folder."""
     for kind in ("bert", "reranker"):
         write_tiny_encoder(kind, folder / f"{kind}.gguf")
-    demo = ("-m", DEMO_MODEL, "-a", "storyteller", "-np", "4", "-c", "1024", "-b", "512", "--kv-unified")
+    # Drafts add fields to an answer, depending on the CPU and on the time of a step.
+    demo = ("-m", DEMO_MODEL, "-a", "storyteller", "-np", "4", "-c", "1024", "-b", "512", "--kv-unified", "--spec-type", "none")
     small = ("-a", "tiny", "-np", "1", "-c", "128", "-b", "128", "-ub", "128")
     return {
         "plain": (*demo, "--metrics", "--props", "--slots"),

@@ -109,10 +109,10 @@ CHATS: Mapping[str, Json] = {
         "messages": [QUESTION, REASONED, NEXT],
         "chat_template_kwargs": {"preserve_reasoning": False},
     },
-    "a begun answer": _begun(content="It is"),
-    "a begun answer behind reasoning": _begun(content="It is", reasoning_content="The service reports sun."),
-    "begun reasoning": _begun(content="", reasoning_content="The service"),
-    "begun reasoning by name": {
+    "a partial answer": _begun(content="It is"),
+    "a partial answer after reasoning": _begun(content="It is", reasoning_content="The service reports sun."),
+    "partial reasoning": _begun(content="", reasoning_content="The service"),
+    "partial reasoning by name": {
         **_begun(content="It is", reasoning_content="The service"),
         "continue_final_message": "reasoning_content",
         "add_generation_prompt": False,

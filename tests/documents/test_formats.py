@@ -2,11 +2,12 @@
 
 import json
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
-from weft.documents.formats import SavedDocument, SavedNode, export, parse
+from weft.documents.formats import ParsedFile, SavedDocument, SavedNode, export, parse
 from weft.documents.records import Alternative, Span
 from weft.errors import InvalidRequestError
 
@@ -34,7 +35,7 @@ DOCUMENT = SavedDocument(
 
 
 def test_json_has_everything() -> None:
-    assert parse("json", export("json", DOCUMENT)) == DOCUMENT
+    assert parse("json", export("json", DOCUMENT)).document == DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_json_has_everything() -> None:
         pytest.param([{"id": 1, "text": ""}, {"id": 1, "text": ""}], "its id occurs twice", id="twice"),
         pytest.param([{"id": 1, "text": "a", "spans": [[2, 3, None, []]]}], "do not fit its text", id="too long"),
         pytest.param([{"id": 1, "text": "a", "spans": [[-1, 3, None, []]]}], "do not fit its text", id="negative"),
-        pytest.param([{"id": 1}], "is no document of Weft: .*`text`", id="no text"),
+        pytest.param([{"id": 1}], "is not a document of Weft: .*`text`", id="no text"),
     ],
 )
 def test_json_that_is_no_tree_is_refused(nodes: list[object], message: str) -> None:
@@ -66,7 +67,7 @@ def test_text_is_the_path_to_a_node() -> None:
 
 
 def test_text_is_imported_as_one_node() -> None:
-    assert parse("text", "\ufeffOnce 🦊".encode()).nodes == [SavedNode(id=1, text="Once 🦊")]
+    assert parse("text", "\ufeffOnce 🦊".encode()).document.nodes == [SavedNode(id=1, text="Once 🦊")]
     with pytest.raises(InvalidRequestError, match="is not UTF-8"):
         parse("text", b"\xff\xfe")
 
@@ -74,7 +75,7 @@ def test_text_is_imported_as_one_node() -> None:
 def test_markdown_has_the_title_and_chapters() -> None:
     made = export("markdown", DOCUMENT, 3).decode()
     assert made == "# The fox\n\nThere was a fox.\n\n## Night\n\n It slept."
-    read = parse("markdown", made.encode())
+    read = parse("markdown", made.encode()).document
     assert read.title == "The fox"
     assert [(node.label, node.text.strip()) for node in read.nodes] == [("", "There was a fox."), ("Night", "It slept.")]
 
@@ -89,7 +90,7 @@ def test_no_file_breaks_a_parser(name: str) -> None:
             at = source.randrange(len(data))
             data[at : at + source.randrange(3)] = source.randbytes(source.randrange(3))
         try:
-            read = parse(name, bytes(data))  # type: ignore[arg-type]
+            read = parse(name, bytes(data)).document  # type: ignore[arg-type]
         except InvalidRequestError:
             continue
         assert isinstance(read, SavedDocument)
@@ -129,7 +130,7 @@ LOOM = {
 
 
 def test_a_tree_of_a_loom_returns_unchanged() -> None:
-    read = parse("loom", json.dumps(LOOM).encode())
+    read = parse("loom", json.dumps(LOOM).encode()).document
     assert [(node.parent, node.text, node.label, node.is_bookmarked) for node in read.nodes] == [
         (None, "", "", False),
         (1, "There was a fox.", "Night", True),
@@ -137,11 +138,11 @@ def test_a_tree_of_a_loom_returns_unchanged() -> None:
         (2, " It slept 🦊.", "", False),
     ]
     assert json.loads(export("loom", read)) == LOOM
-    assert json.loads(export("loom", parse("json", export("json", read)))) == LOOM
+    assert json.loads(export("loom", parse("json", export("json", read)).document)) == LOOM
 
 
 def test_bookmarks_of_a_loom_follow_the_document() -> None:
-    read = parse("loom", json.dumps(LOOM).encode())
+    read = parse("loom", json.dumps(LOOM).encode()).document
     read.nodes[1].is_bookmarked, read.nodes[2].is_bookmarked = False, True
     root = json.loads(export("loom", read))["root"]
     assert root["children"][0]["tags"] == ["own"]
@@ -155,11 +156,11 @@ def test_every_document_is_a_tree_of_a_loom() -> None:
     n = 5_000
     deep = SavedDocument(nodes=[SavedNode(id=nth, parent=nth - 1 or None, text="x") for nth in range(1, n + 1)])
     assert export("loom", deep).count(b"]}") == n
-    with pytest.raises(InvalidRequestError, match="no tree of a loom"):
+    with pytest.raises(InvalidRequestError, match="not a tree of loom"):
         parse("loom", export("loom", deep))
 
 
-SESSION = {
+SESSION: dict[str, Any] = {
     "name": "The fox",
     "prompt": [
         {"type": "user", "content": "There was"},
@@ -178,10 +179,10 @@ SESSION = {
 def test_a_session_of_mikupad_returns_unchanged() -> None:
     # Every value is a JSON text.
     data = json.dumps({name: json.dumps(value) for name, value in SESSION.items()}).encode()
-    read = parse("mikupad", data)
+    read = parse("mikupad", data).document
     assert [node.text for node in read.nodes] == ["There was", " a fox", "."]
     assert read.settings["memory"] == "A fox is red."
-    assert read.settings["author_note"] == {"text": "short", "depth": 2}
+    assert read.settings["author_note"] == {"text": "short", "depth": 2, "unit": "lines"}
     assert [(entry["name"], entry["keys"]) for entry in read.settings["lore"]] == [("fox", ["fox"])]
     written = json.loads(export("mikupad", read))
     assert {name: json.loads(value) for name, value in written.items()} == SESSION
@@ -193,7 +194,7 @@ def test_a_session_of_mikupad_returns_unchanged() -> None:
 def test_a_lore_book_of_sillytavern_becomes_lore() -> None:
     entry = {"uid": 0, "key": ["fox", "/wol(f|ves)/i"], "keysecondary": [], "comment": "Fox", "content": "A fox is red."}
     book = {"entries": {"0": entry | {"constant": False, "disable": True, "order": 50, "depth": 2, "position": 0}}}
-    read = parse("sillytavern", json.dumps(book).encode())
+    read = parse("sillytavern", json.dumps(book).encode()).document
     assert read.settings["lore"] == [
         {
             "name": "Fox",
@@ -208,6 +209,109 @@ def test_a_lore_book_of_sillytavern_becomes_lore() -> None:
     ]
 
 
+def session(**changes: Any) -> bytes:  # noqa: ANN401 (values of a session)
+    return json.dumps({name: json.dumps(value) for name, value in (SESSION | changes).items()}).encode()
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(0, 0), (7, 7), ("5", 5), ("", 3), (None, 3)], ids=repr)
+def test_depths_of_mikupad_are_lines(depth: object, expected: int) -> None:
+    note = parse("mikupad", session(authorNoteDepth=depth)).document.settings["author_note"]
+    assert (note["depth"], note["unit"]) == (expected, "lines")
+
+
+def test_keys_of_mikupad_are_regular_expressions_and_parts_of_words() -> None:
+    entries = [{"displayName": "a", "text": "b", "keys": ["fox", "wol(f|ves)", "/x/"], "search": 512}]
+    read = parse("mikupad", session(worldInfo={"entries": entries}))
+    [entry] = read.document.settings["lore"]
+    assert (entry["keys"], entry["is_partial"]) == (["fox", "/wol(f|ves)/i", "//x//i"], True)
+    assert read.notes == [
+        "1 lore entry has a search range, which does not apply; all keys are searched in `scan_depth` characters."
+    ]
+    assert parse("mikupad", session()).notes == []
+
+
+def sillytavern(*entries: dict[str, Any], **book: Any) -> ParsedFile:  # noqa: ANN401 (values of a book)
+    return parse("sillytavern", json.dumps({"entries": list(entries), **book}).encode())
+
+
+def test_depths_of_sillytavern_are_messages_which_the_notes_state() -> None:
+    read = sillytavern({"position": 4, "depth": 2}, {"position": 4}, {"position": 0, "depth": 9}, {"position": 2})
+    lore = read.document.settings["lore"]
+    assert [(entry["depth"], entry.get("unit")) for entry in lore] == [(2, "lines"), (4, "lines"), (9, None), (4, None)]
+    assert read.notes == [
+        "2 lore entries have a depth in messages, of which a text has none; the number was kept, in lines.",
+        "1 lore entry has a position around an author's note or example messages; they follow the memory instead.",
+        "The text of a lore entry does not activate other entries.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "note"),
+    [
+        ({"excludeRecursion": True}, "1 lore entry has rules for recursion, which do not apply."),
+        ({"delayUntilRecursion": 2}, "1 lore entry has rules for recursion, which do not apply."),
+        ({"extensions": {"prevent_recursion": True}}, "1 lore entry has rules for recursion, which do not apply."),
+        ({"probability": 50}, "1 lore entry has a probability below 100 %, which does not apply."),
+        (
+            {"keysecondary": ["a"], "selectiveLogic": 3},
+            "1 lore entry has secondary keys with another rule than that one of them must match, which does not apply.",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_rules_of_sillytavern_that_do_not_apply_are_in_the_notes(entry: dict[str, Any], note: str) -> None:
+    assert note in sillytavern({"key": ["fox"]}, entry).notes
+    assert note not in sillytavern({"key": ["fox"]}).notes
+
+
+def test_a_book_that_requests_recursion_is_told_that_it_does_not_apply() -> None:
+    expected = "The text of a lore entry does not activate other entries, although the book requests it."
+    assert sillytavern({"keys": ["fox"]}, recursive_scanning=True).notes == [expected]
+    assert sillytavern(recursive_scanning=True).notes == []
+
+
+def test_the_book_of_a_character_of_sillytavern_is_read_too() -> None:
+    extensions = {"position": 4, "depth": 1, "case_sensitive": True, "match_whole_words": False}
+    entry = {"keys": ["fox"], "secondary_keys": ["red"], "selective": False, "position": "after_char", "extensions": extensions}
+    [read] = sillytavern(entry).document.settings["lore"]
+    assert (read["depth"], read["unit"], read["is_case_sensitive"], read["is_partial"]) == (1, "lines", True, True)
+    assert (read["keys"], read["secondary_keys"]) == (["fox"], [])
+
+
+@pytest.mark.parametrize(
+    ("more", "depth", "note"),
+    [
+        ({}, (3, "lines"), "The file has no depth of the author's note; 3 lines were assumed."),
+        (
+            {"anotestr": "480"},
+            (120, "tokens"),
+            "The author's note has a depth of 480 characters; 120 tokens were assumed, as in KoboldAI Lite.",
+        ),
+        (
+            {"anotestr": 0},
+            (0, "tokens"),
+            "The author's note has a depth of 0 characters; 0 tokens were assumed, as in KoboldAI Lite.",
+        ),
+    ],
+    ids=["KoboldAI", "Lite", "immediate"],
+)
+def test_the_depth_of_a_note_of_koboldai_is_assumed(more: dict[str, Any], depth: tuple[int, str], note: str) -> None:
+    read = parse("koboldai", json.dumps({"prompt": "a", "authorsnote": "n", **more}).encode())
+    assert read.document.settings["author_note"] == {"text": "n", "depth": depth[0], "unit": depth[1]}
+    assert read.notes == [note]
+    assert parse("koboldai", json.dumps({"prompt": "a", **more}).encode()).notes == []
+
+
+def test_rules_of_koboldai_lite_that_do_not_apply_are_in_the_notes() -> None:
+    info = [{"key": "a", "keyanti": "b", "widisabled": True}, {"key": "a", "probability": "50"}, {"key": "a", "probability": 100}]
+    read = parse("koboldai", json.dumps(info).encode())
+    assert [entry["is_enabled"] for entry in read.document.settings["lore"]] == [False, True, True]
+    assert read.notes == [
+        "1 lore entry has keys that prevent it, which do not apply.",
+        "1 lore entry has a probability below 100 %, which does not apply.",
+    ]
+
+
 @pytest.mark.parametrize(
     "actions",
     [[" It ran.", " It slept."], {"0": {"Selected Text": " It ran."}, "1": {"Selected Text": " It slept.", "Options": []}}],
@@ -216,12 +320,12 @@ def test_a_lore_book_of_sillytavern_becomes_lore() -> None:
 def test_a_story_of_koboldai_is_imported_with_its_lore(actions: object) -> None:
     info = [{"key": "fox, vixen", "keysecondary": "x", "content": "red", "comment": "", "selective": False, "constant": True}]
     story = {"prompt": "There was a fox.", "memory": "m", "authorsnote": "n", "actions": actions, "worldinfo": info}
-    read = parse("koboldai", json.dumps(story).encode())
+    read = parse("koboldai", json.dumps(story).encode()).document
     assert export("text", read).decode() == "There was a fox. It ran. It slept."
     assert (read.settings["memory"], read.settings["author_note"]["text"]) == ("m", "n")
     [lore] = read.settings["lore"]
     assert (lore["keys"], lore["secondary_keys"], lore["is_constant"]) == (["fox", "vixen"], [], True)
-    assert parse("koboldai", json.dumps(info).encode()).settings["lore"] == [lore]
+    assert parse("koboldai", json.dumps(info).encode()).document.settings["lore"] == [lore]
 
 
 FOREIGN = {"loom": LOOM, "mikupad": {name: json.dumps(value) for name, value in SESSION.items()}, "koboldai": {"prompt": "a"}}
@@ -242,7 +346,7 @@ def test_no_foreign_file_breaks_a_parser(name: str) -> None:
 
     for _ in range(300):
         try:
-            read = parse(name, json.dumps(changed(FOREIGN[name])).encode())  # type: ignore[arg-type]
+            read = parse(name, json.dumps(changed(FOREIGN[name])).encode()).document  # type: ignore[arg-type]
         except InvalidRequestError:
             continue
         for kind in ("json", "loom", "mikupad", "markdown"):

@@ -1,5 +1,7 @@
 """Documents in Python: the file, its owners, search, and trees."""
 
+import contextlib
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 import weft
 import weft.documents
 from weft.documents import branches
-from weft.documents.database import Database
+from weft.documents.database import VERSION, Database
 from weft.documents.formats import SavedDocument, SavedNode
 from weft.documents.records import DocumentKey
 
@@ -46,7 +48,7 @@ async def test_each_key_has_its_own_documents(tmp_path: Path) -> None:
     ("content", "message"),
     [
         pytest.param(b"no database, but longer than the head of one" * 4, "file is not a database", id="other file"),
-        pytest.param(None, "they are of version 99, and this Weft reads version 1", id="newer"),
+        pytest.param(None, "the file has version 99; this version of Weft reads 2", id="newer"),
     ],
 )
 async def test_other_files_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
@@ -63,13 +65,55 @@ async def test_other_files_are_refused(tmp_path: Path, content: bytes | None, me
     await documents.close()
 
 
+VERSION_1 = """
+CREATE TABLE secret (value BLOB NOT NULL);
+CREATE TABLE documents (
+    key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, title TEXT NOT NULL, folder TEXT NOT NULL,
+    settings TEXT NOT NULL, version INTEGER NOT NULL, next_node INTEGER NOT NULL, n_nodes INTEGER NOT NULL,
+    n_bytes INTEGER NOT NULL, is_trashed INTEGER NOT NULL, created_ms INTEGER NOT NULL, changed_ms INTEGER NOT NULL
+);
+CREATE INDEX documents_of_owner ON documents (owner, n_bytes);
+CREATE TABLE nodes (
+    key INTEGER PRIMARY KEY, document INTEGER NOT NULL, id INTEGER NOT NULL, parent INTEGER, position REAL NOT NULL,
+    version INTEGER NOT NULL, state TEXT NOT NULL, text TEXT NOT NULL, spans BLOB NOT NULL, model TEXT, digest TEXT,
+    parameters TEXT, finish_reason TEXT, error TEXT, label TEXT NOT NULL, note TEXT NOT NULL, is_bookmarked INTEGER NOT NULL,
+    is_trashed INTEGER NOT NULL, created_ms INTEGER NOT NULL, changed_ms INTEGER NOT NULL, n_bytes INTEGER NOT NULL,
+    UNIQUE (document, id)
+);
+CREATE INDEX nodes_of_parent ON nodes (document, parent, position, id);
+CREATE INDEX unfinished_nodes ON nodes (document, id) WHERE state = 'running';
+CREATE TABLE growth (key INTEGER PRIMARY KEY, node INTEGER NOT NULL, text TEXT NOT NULL, spans BLOB NOT NULL);
+CREATE INDEX growth_of_node ON growth (node, key);
+INSERT INTO secret VALUES (x'00');
+INSERT INTO documents VALUES (1, 'fox', '', 'The fox', '', '{}', 1, 2, 1, 300, 0, 0, 0);
+INSERT INTO nodes VALUES
+    (1, 1, 1, NULL, 0.0, 1, 'done', 'Once.', x'', NULL, NULL, NULL, NULL, NULL, 'Chapter', '', 1, 0, 0, 0, 300);
+PRAGMA user_version = 1;
+"""
+"""A file of the first version, with a document and a node."""
+
+
+async def test_a_file_of_an_earlier_version_is_changed_to_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "documents.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+    async with weft.documents.open(path) as documents:
+        [document] = await documents.list()
+        await documents.add_node(document.id, 1, " Twice.")
+        first, second = await documents.nodes(document.id)
+        assert (first.text, first.label, first.is_bookmarked, first.n_computed) == ("Once.", "Chapter", True, None)
+        assert (second.text, second.parent) == (" Twice.", 1)
+        [(version,)] = await documents.run(lambda database: database.connection.execute("PRAGMA user_version").fetchall())
+    assert version == VERSION
+
+
 def test_one_process_writes_branches(tmp_path: Path) -> None:
     database = Database(tmp_path / "documents.sqlite")
     database.create()
     database.claim()
     code = f"from weft.documents.database import Database\nDatabase({str(database.path)!r}).claim()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20)
-    assert "another server uses them; give each server its own --documents" in ran.stderr
+    assert f"another server uses the documents in {database.path}" in ran.stderr
     database.close()
     assert subprocess.run([sys.executable, "-c", code], check=True, timeout=20).returncode == 0
 

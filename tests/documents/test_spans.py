@@ -5,7 +5,18 @@ import random
 import pytest
 
 from weft.documents.records import Span
-from weft.documents.spans import SpanBuilder, byte_of_token, covered, decoded, encoded, joined, prefix, prompt_pieces, split
+from weft.documents.spans import (
+    SpanBuilder,
+    byte_of_token,
+    covered,
+    decode,
+    decoded,
+    encoded,
+    joined,
+    prefix,
+    prompt_pieces,
+    split,
+)
 
 TEXT = "naïve 🦊 fox"
 TOKENS = [(b"na", 1), ("ï".encode()[:1], 2), ("ï".encode()[1:], 3), (b"ve ", 4), ("🦊".encode()[:3], 5)]
@@ -91,9 +102,61 @@ def test_builder_drops_an_end_token_and_keeps_other_hidden_ones() -> None:
     assert [*builder.take(), *builder.finish(2)] == [Span(0, 9), Span(4, 1), Span(0, 8)]
 
 
-def test_builder_knows_no_tokens_after_invalid_bytes() -> None:
+FOX = "🦊".encode()
+
+
+def test_invalid_bytes_are_a_replacement_character_of_their_token() -> None:
     builder = SpanBuilder()
     builder.add(b"word", 1, None, (), "word")
     builder.add(b"\xff", 2, None, (), "\ufffd")
-    builder.add(b" fox", 3, None, (), " fox")
-    assert [*builder.take(), *builder.finish(None)] == [Span(4, 1)]
+    builder.add(FOX[:2], 3, None, (), "")
+    builder.add(b" fox", 4, None, (), "\ufffd fox")
+    assert [*builder.take(), *builder.finish(None)] == [Span(4, 1), Span(3, 2), Span(0, 3), Span(7, 4)]
+
+
+def test_tokens_of_a_character_that_is_not_completed_have_no_text() -> None:
+    builder = SpanBuilder()
+    builder.add(b"a" + FOX[:1], 1, None, (), "a")
+    builder.add(FOX[1:3], 2, None, (), "")
+    assert builder.take() == []
+    assert builder.finish(None) == [Span(1, 1), Span(0, 2)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_character_that_begins_before_a_text_belongs_to_the_tokens_that_end_it(n: int) -> None:
+    builder = SpanBuilder(FOX[:n])
+    for byte in FOX[n:]:
+        assert builder.take() == []
+        builder.add(bytes([byte]), byte, None, (), "🦊" if byte == FOX[-1] else "")
+    spans = builder.take()
+    assert (covered(spans), [span.token for span in spans]) == (4, list(FOX[n:]))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_token_is_lost_whatever_its_bytes_are(seed: int) -> None:
+    source = random.Random(seed)
+    data = "".join(source.choices("aï🦊—", k=12)).encode()
+    data = bytes(byte if source.random() < 0.9 else source.randrange(256) for byte in data)
+    n_lead = source.randrange(4)
+    lead = decode(data[:n_lead])[1]
+    builder, raw, shown, rest = SpanBuilder(lead), lead, "", data[n_lead:]
+    spans: list[Span] = []
+    tokens: list[int | None] = []
+    while rest:
+        n = source.randrange(1, 4)
+        piece, rest = rest[:n], rest[n:]
+        raw += piece
+        text = decode(raw)[0]
+        tokens.append(len(tokens))
+        builder.add(piece, len(tokens) - 1, None, (), text[len(shown) :])
+        shown = text
+        spans += builder.take()
+    spans += builder.finish(None)
+    assert [span.token for span in spans] == tokens
+    assert covered(spans) == len(shown.encode())
+
+
+def test_decode_returns_an_incomplete_character_as_bytes() -> None:
+    assert decode(b"a" + FOX[:3]) == ("a", FOX[:3])
+    assert decode(FOX[:3] + b"a") == ("\ufffda", b"")
+    assert decode(FOX) == ("🦊", b"")

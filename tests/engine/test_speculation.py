@@ -114,6 +114,7 @@ async def test_a_text_that_is_generated_again_is_drafted(engine: weft.Engine) ->
     assert after.n_drafted - before.n_drafted == again.usage.n_drafted
     assert after.n_accepted - before.n_accepted == again.usage.n_draft_accepted
     assert after.n_drafts > before.n_drafts
+    assert after.time > before.time
 
 
 async def test_accepted_tokens_are_counted_by_position(engine: weft.Engine) -> None:

@@ -599,6 +599,7 @@ async def test_a_tree_is_drawn(engine: weft.Engine) -> None:
     end = engine.model.eos_token
     assert end is not None
     [ended] = await tree.root.extend(max_tokens=8, logit_bias={end: 100})
+    assert ended.stop_reason == end
     await tree.root.pin()
     root = ElementTree.fromstring(tree.picture())
     boxes = list(root.iter(f"{SVG}g"))
@@ -607,7 +608,7 @@ async def test_a_tree_is_drawn(engine: weft.Engine) -> None:
     notes = [(box[-1].text or "").split(":")[0] for box in boxes]
     assert notes == [str(node.id) for node in drawn]
     assert [box[1].attrib["class"] for box in boxes] == [
-        "box gold" if node.finish_reason is None else "box blue busy" if node is ended else "box blue" for node in drawn
+        "box gold" if node.finish_reason is None else "box blue busy" if node.stop_reason == end else "box blue" for node in drawn
     ]
     assert ["mark" in box[2].get("class", "") for box in boxes] == [node is tree.root for node in drawn]
     assert not re.search("… and [0-9]+ more", tree.picture())

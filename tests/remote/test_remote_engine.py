@@ -69,7 +69,7 @@ async def test_the_digest_of_a_replica_names_the_blocks_that_it_holds(remote: Re
     await remote.complete(prompt, max_tokens=1)
     await fleet.look()
     digest = fleet.reports()[fleet.calls[0][0]].digest
-    held = unpack(digest.pool) | unpack(digest.stored)
+    held = unpack(digest.device) | unpack(digest.host)
     assert set(block_hashes(prompt, salt=salt_of(KEY))) <= held
     assert digest.n_slots == 2
 

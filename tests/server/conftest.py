@@ -16,7 +16,7 @@ from weft.settings import Settings
 PROMPT = "Once upon a time,"
 
 
-async def answers(client: httpx.AsyncClient, status: int, deadline_s: float = 10) -> None:
+async def answers(client: httpx.AsyncClient, status: int, deadline_s: float = 120) -> None:
     """Waits until `/health` has this status."""
     async with asyncio.timeout(deadline_s):
         while (await client.get("/health")).status_code != status:

@@ -151,7 +151,7 @@ class ScriptedEngine:
         return chr(token).encode()
 
     def _pieces_json(self, tokens: Sequence[int]) -> bytes:
-        return msgspec.json.encode([{"id": token, "piece": self._token_bytes(token).decode()} for token in tokens])
+        return b",".join(msgspec.json.encode({"id": token, "piece": self._token_bytes(token).decode()}) for token in tokens)
 
     def stream(self, request: weft.Request) -> ScriptedStream:
         self._check_length(request)

@@ -27,7 +27,7 @@ SYSTEM = "You are a kind storyteller. Your stories are short, and they always en
 
 @pytest.fixture
 async def small() -> AsyncIterator[httpx.AsyncClient]:
-    """A server with one slot, and a store of 1 MiB."""
+    """A server with one slot, and a host cache of 1 MiB."""
     async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=1))) as client:
         await answers(client, 200)
         yield client
@@ -102,12 +102,12 @@ async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
     assert report["cells"] == {"total": 1024, "used": COUNT, "idle": COUNT, "reached": COUNT}
     assert report["cells"]["idle"] == report["cells"]["used"] <= report["cells"]["reached"]
     assert report["sequence_ids"] == {"total": COUNT, "used": COUNT}
-    assert report["store"] == {"n_bytes": COUNT, "max_bytes": 2**20, "n_pieces": COUNT}
+    assert report["host_cache"] == {"n_bytes": COUNT, "max_bytes": 2**20, "n_entries": COUNT}
     # What is saved while somebody waits is saved in pieces, and each of them is a node: the prefix is a chain of one or more.
     trunk = [node for node in report["nodes"] if node["is_pinned"]]
     children = report["nodes"][len(trunk) :]
     assert report["n_nodes"] == report["n_shown"] == len(trunk) + 2
-    anywhere = {"tier": SOME_TEXT, "slots": [], "n_hits": COUNT, "n_stored_bytes": COUNT}
+    anywhere = {"tier": SOME_TEXT, "slots": [], "n_hits": COUNT, "n_host_bytes": COUNT}
     for position, node in enumerate(trunk):
         is_last = position + 1 == len(trunk)
         assert node == anywhere | {
@@ -134,11 +134,11 @@ async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
             "is_pinned": False,
             "is_evictable": True,
         }
-    assert sum(node["n_stored_bytes"] for node in report["nodes"]) == report["store"]["n_bytes"]
+    assert sum(node["n_host_bytes"] for node in report["nodes"]) == report["host_cache"]["n_bytes"]
 
 
 async def cache_at_rest(client: httpx.AsyncClient) -> Json:
-    """The report once everything idle has left the pool, so that nothing moves any more."""
+    """The report once every idle prefix has left the device cache, so that nothing moves any more."""
     deadline = time.monotonic() + 10
     while (report := (await client.get("/cache")).json())["cells"]["used"] > 0:
         assert time.monotonic() < deadline, report["cells"]
@@ -147,7 +147,7 @@ async def cache_at_rest(client: httpx.AsyncClient) -> Json:
 
 def placeless(node: Json) -> Json:
     """A node without where it is: idle ones move between two looks."""
-    return {name: value for name, value in node.items() if name not in ("tier", "n_stored_bytes")}
+    return {name: value for name, value in node.items() if name not in ("tier", "n_host_bytes")}
 
 
 async def test_of_a_large_cache_what_was_used_last_is_shown(small: httpx.AsyncClient) -> None:
@@ -262,7 +262,7 @@ async def test_a_picture_shows_what_the_json_tells(small: httpx.AsyncClient) -> 
     assert [any("mark" in part.get("class", "") for part in box) for box in boxes] == [
         node["is_pinned"] for node in report["nodes"]
     ]
-    assert {box[1].attrib["class"] for box in boxes} == {f"box {picture.STYLES['store'].hue}"}
+    assert {box[1].attrib["class"] for box in boxes} == {f"box {picture.STYLES['host'].hue}"}
     for box, node in zip(boxes, report["nodes"], strict=True):
         assert (box[-1].text or "").startswith(f"{node['n_tokens']} token")
     edges = [part for part in root if part.get("class") == "edge"]

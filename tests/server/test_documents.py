@@ -5,9 +5,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -18,18 +19,19 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 import weft
+import weft.documents
 from tests.helpers import wait_until
+from tests.page.engine import WordEngine
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from weft.documents import nodes as nodes_of_file
 from weft.documents.catalog import DocumentChange
 from weft.documents.nodes import Content
-from weft.documents.records import DocumentKey, Limits
+from weft.documents.records import DocumentKey
 from weft.server import create_app
 from weft.server.documents_api import events as events_of_feed
 from weft.server.documents_api import feed as feeds
-from weft.server.documents_api import service as documents_service
 from weft.server.documents_api.service import DocumentService
 from weft.server.documents_api.writers import BranchWriter
 from weft.settings import Settings
@@ -313,6 +315,31 @@ async def test_an_invalid_request_adds_no_node(client: httpx.AsyncClient, docume
     assert list(await nodes(client, document)) == [top]
 
 
+async def test_nodes_have_the_number_of_prompt_tokens_that_were_computed(client: httpx.AsyncClient, document: str) -> None:
+    top = await add(client, document, f"{PROMPT} there was a fox in {document}.")
+    body: Json = {"n": 2, "n_predict": 6, "n_probs": 3, "seed": 2, "ignore_eos": True}
+    async with Events(client) as events:
+        made = await post(client, f"{document}/nodes/{top}/continue", body, 201)
+        assert {(node["n_computed"], node["n_cached"]) for node in made["nodes"]} == {(None, None)}
+        found = await ended(client, document)
+        name = document.rpartition("/")[2]
+        await events.until(lambda: [events.states.get((name, node["id"])) for node in made["nodes"]] == ["done", "done"])
+        last = {node["id"]: node for event in events.of_type("nodes") for node in event["nodes"]}
+    for node in made["nodes"]:
+        assert last[node["id"]] == found[node["id"]]
+        assert found[node["id"]]["n_computed"] + found[node["id"]]["n_cached"] == made["n_prompt"]
+    assert (found[top]["n_computed"], found[top]["n_cached"]) == (None, None)
+
+    # A click on an alternative: the text before it is in the cache.
+    first = made["nodes"][0]["id"]
+    tokens = (await client.get(f"{document}/nodes/{first}/tokens")).json()["tokens"]
+    other = next(one for one in tokens[3]["alternatives"] if one["id"] != tokens[3]["id"])
+    body = {"n": 3, "n_predict": 2, "at": {"token": 3}, "append": [other["id"]]}
+    made = await post(client, f"{document}/nodes/{first}/continue", body, 201)
+    found = await ended(client, document)
+    assert sum(found[node["id"]]["n_computed"] for node in made["nodes"]) == 1
+
+
 async def test_an_empty_path_has_nothing_to_continue(tmp_path: Path, client: httpx.AsyncClient, document: str) -> None:
     answer = await client.post(f"{document}/nodes/1/continue", json={})
     assert answer.status_code == 404
@@ -480,6 +507,46 @@ async def test_branches_continue_after_their_client_has_left_and_end_in_a_restar
         assert answer.status_code == 409
 
 
+async def test_all_interrupted_branches_are_resumed_with_one_request(client: httpx.AsyncClient) -> None:
+    parameters = {"n_predict": 6, "seed": 1}
+    interrupted = {"parent": 1, "text": " there", "is_interrupted": True, "parameters": parameters}
+    saved = [
+        {"id": 1, "text": PROMPT},
+        *({"id": node, **interrupted} for node in (2, 3, 4)),
+        {"id": 5, **interrupted, "is_trashed": True},
+        {"id": 6, **interrupted, "parent": 5},
+        {"id": 7, **interrupted, "parameters": {"temperature": "hot"}},
+        {"id": 8, "parent": 1, "text": " done"},
+    ]
+    content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+    document = f"/documents/{(await post(client, '/documents/import', {'format': 'json', 'content': content}, 201))['id']}"
+    result = await post(client, f"{document}/resume", {})
+    assert [node["id"] for one in result["resumed"] for node in one["nodes"]] == [2, 3, 4]
+    assert [one["node"] for one in result["failed"]] == [7]
+    alone = await client.post(f"{document}/nodes/7/resume", json={})
+    assert (alone.status_code, alone.json()["error"]["param"]) == (400, "parameters")
+    assert result["failed"][0]["message"] == alone.json()["error"]["message"]
+    found = await ended(client, document)
+    assert [node for node, one in found.items() if one["state"] == "interrupted"] == [5, 6, 7]
+    assert {found[node]["finish_reason"] for node in (2, 3, 4)} == {"length"}
+    assert await post(client, f"{document}/resume", {}) == {"resumed": [], "failed": result["failed"]}
+    assert (await client.post("/documents/none/resume", json={})).status_code == 404
+
+
+async def test_a_document_is_duplicated_with_its_settings_and_nodes(client: httpx.AsyncClient, document: str) -> None:
+    await client.patch(document, json={"settings": {"memory": "A fox."}, "folder": "stories"})
+    top = await add(client, document, PROMPT)
+    await post(client, f"{document}/nodes/{top}/continue", {"n": 2, "n_predict": 3, "n_probs": 2}, 201)
+    await ended(client, document)
+    copy = await post(client, f"{document}/duplicate", {}, 201)
+    assert (copy["title"], copy["folder"], copy["settings"]) == ("The fox", "stories", {"memory": "A fox."})
+    exports = [(await client.get(f"{each}/export")).json() for each in (document, f"/documents/{copy['id']}")]
+    assert exports[0] == exports[1]
+    renamed = await post(client, f"{document}/duplicate", {"title": "The owl", "folder": ""}, 201)
+    assert (renamed["title"], renamed["folder"], renamed["n_nodes"]) == ("The owl", "", 3)
+    assert (await client.post("/documents/none/duplicate", json={})).status_code == 404
+
+
 async def wait_until_text(client: httpx.AsyncClient, document: str, n_characters: int) -> None:
     async with asyncio.timeout(20):
         while True:
@@ -491,21 +558,27 @@ async def wait_until_text(client: httpx.AsyncClient, document: str, n_characters
 
 async def test_text_survives_the_death_of_the_server(tmp_path: Path) -> None:
     path = tmp_path / "documents.sqlite"
-    async with live(path) as client:
+    # No branch ends by itself: a full context is shifted.
+    async with live(path, "--context-shift") as client:
         document = await new_document(client)
         top = await add(client, document, PROMPT)
         name = document.rpartition("/")[2]
         async with Events(client) as events:
-            body = {"n": 8, "n_predict": 2_000, "ignore_eos": True}
+            body = {"n": 8, "n_predict": -1, "ignore_eos": True}
             made = await post(client, f"{document}/nodes/{top}/continue", body, 201)
             ids = [node["id"] for node in made["nodes"]]
             await events.until(lambda: min(len(events.texts.get((name, node), "")) for node in ids) > 200)
             before = dict(events.texts)
-            deadline = asyncio.get_running_loop().time() + 1.0
-            typed = 0
-            while asyncio.get_running_loop().time() < deadline:
+            # The file is read without the server, which would store the latest text to answer.
+            async with weft.documents.open(path) as documents, asyncio.timeout(20):
+                while True:
+                    stored = {node.id: node.text for node in await documents.nodes(name)}
+                    if all(stored[node].startswith(before[name, node]) for node in ids):
+                        break
+                    await asyncio.sleep(0.02)
+            for _ in range(20):
                 await add(client, document, "typed", top)
-                typed += 1
+            assert all(events.states[name, node] == "running" for node in ids)
             os.kill(SERVERS[client].worker_id(), signal.SIGKILL)
             SERVERS[client].process.kill()
     async with live(path) as client:
@@ -513,19 +586,264 @@ async def test_text_survives_the_death_of_the_server(tmp_path: Path) -> None:
         assert [found[node]["state"] for node in ids] == ["interrupted"] * 8
         for node in ids:
             text = found[node]["text"]
-            assert len(text) >= len(before[name, node]), "text that was seen more than a moment before the end is there"
+            assert text.startswith(stored[node])
             assert events.texts[name, node].startswith(text) or text.startswith(events.texts[name, node])
             tokens = (await client.get(f"{document}/nodes/{node}/tokens")).json()["tokens"]
             assert "".join(token["text"] for token in tokens).startswith(text[:-8])
-        assert [node["text"] for node in found.values()].count("typed") == typed
+        assert [node["text"] for node in found.values()].count("typed") == 20
         resumed = await post(client, f"{document}/nodes/{ids[0]}/resume", {})
         assert resumed["nodes"][0]["text"] == found[ids[0]]["text"]
 
 
-async def test_a_full_quota_stops_branches_and_is_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents_service, "Limits", lambda: Limits(max_bytes=6_000, max_documents=1, max_nodes=8))
-    async with served(tmp_path / "documents.sqlite") as client:
+FOX = [248, 167, 174, 146]
+"""Tokens of the demo model for the bytes of 🦊."""
+
+
+def forced(token: int) -> Json:
+    """Fields of a branch that writes one token."""
+    return {"n_predict": 1, "logit_bias": [[token, 1_000]], "seed": 1}
+
+
+async def tokens_of(client: httpx.AsyncClient, document: str, node: int) -> list[int | None]:
+    return [token["id"] for token in (await client.get(f"{document}/nodes/{node}/tokens")).json()["tokens"]]
+
+
+async def branch(client: httpx.AsyncClient, document: str, node: int, body: Json) -> Json:
+    """Continues a node with one branch; returns its node once it has ended."""
+    made = await post(client, f"{document}/nodes/{node}/continue", body, 201)
+    return (await ended(client, document))[made["nodes"][0]["id"]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+async def test_a_character_is_whole_whose_first_tokens_are_appended(client: httpx.AsyncClient, document: str, n: int) -> None:
+    top = await add(client, document, PROMPT)
+    async with Events(client) as events:
+        node = await branch(client, document, top, {"append": FOX[:n], **forced(FOX[n])})
+        name = document.rpartition("/")[2]
+        await events.until(lambda: events.states.get((name, node["id"])) == "done")
+        assert events.texts[name, node["id"]] == node["text"]
+    assert node["text"] == ("🦊" if n == 3 else "")
+    assert await tokens_of(client, document, node["id"]) == FOX[: n + 1]
+    # The path has all tokens, so that another branch can complete the character.
+    rest = await branch(client, document, node["id"], {"append": FOX[n + 1 : 3], **forced(FOX[3])})
+    if n < 3:
+        assert rest["text"] == "🦊"
+        assert await tokens_of(client, document, rest["id"]) == FOX[n + 1 :]
+    n_prompt = len((await post(client, "/tokenize", {"content": PROMPT, "add_special": True}))["tokens"])
+    made = await post(client, f"{document}/nodes/{rest['id']}/continue", {"n_predict": 1}, 201)
+    assert made["n_prompt"] == n_prompt + 4 + (n == 3)
+    await ended(client, document)
+
+
+async def test_a_character_is_whole_whose_first_tokens_end_a_prompt(client: httpx.AsyncClient, document: str) -> None:
+    top = await add(client, document, "Never read.")
+    node = await branch(client, document, top, {"prompt": [PROMPT, *FOX[:3]], **forced(FOX[3])})
+    assert node["text"] == "🦊"
+    assert await tokens_of(client, document, node["id"]) == FOX[3:]
+
+
+async def test_a_character_that_a_branch_does_not_complete_is_replaced_and_keeps_its_tokens(
+    client: httpx.AsyncClient, document: str
+) -> None:
+    top = await add(client, document, PROMPT)
+    [word] = (await post(client, "/tokenize", {"content": " a"}))["tokens"]
+    node = await branch(client, document, top, {"append": FOX[:2], **forced(word)})
+    assert node["text"] == "\ufffd a"
+    assert await tokens_of(client, document, node["id"]) == [*FOX[:2], word]
+
+
+async def test_text_does_not_follow_an_incomplete_character(client: httpx.AsyncClient, document: str) -> None:
+    top = await add(client, document, PROMPT)
+    node = await branch(client, document, top, {"append": FOX[:1], **forced(FOX[1])})
+    below = await add(client, document, " there was", node["id"])
+    made = await post(client, f"{document}/nodes/{below}/continue", {"n_predict": 1}, 201)
+    whole = await post(client, "/tokenize", {"content": PROMPT + " there was", "add_special": True})
+    assert made["n_prompt"] == len(whole["tokens"])
+    await ended(client, document)
+
+
+async def test_an_interrupted_character_is_completed_after_it_was_resumed(client: httpx.AsyncClient) -> None:
+    digest = await digest_of(client)
+    spans: list[Json] = [[0, token, None, []] for token in FOX[:3]]
+    parameters = {**forced(FOX[3]), "n_predict": 4}
+    saved = [
+        {"id": 1, "text": PROMPT},
+        {"id": 2, "parent": 1, "text": "", "spans": spans, "digest": digest, "is_interrupted": True, "parameters": parameters},
+    ]
+    content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+    made = await post(client, "/documents/import", {"format": "json", "content": content}, 201)
+    document = f"/documents/{made['id']}"
+    await post(client, f"{document}/nodes/2/resume", {})
+    assert (await ended(client, document))[2]["text"] == "🦊"
+    assert await tokens_of(client, document, 2) == FOX
+
+
+async def digest_of(client: httpx.AsyncClient) -> str:
+    """The digest of the model, which exported nodes have."""
+    document = await new_document(client)
+    node = await branch(client, document, await add(client, document, PROMPT), {"n_predict": 1})
+    saved = (await client.get(f"{document}/export")).json()["nodes"]
+    return str(next(each["digest"] for each in saved if each["id"] == node["id"]))
+
+
+PERIOD = 2000
+"""A token of the demo model."""
+
+
+async def test_a_prompt_is_not_stored_with_its_branches(client: httpx.AsyncClient, document: str) -> None:
+    top = await add(client, document, PROMPT)
+    memory = "A long memory. " * 100
+
+    async def growth(**fields: Json) -> tuple[int, int]:
+        """Bytes of the document and of the events that eight branches add."""
+        before = (await client.get(document)).json()["n_bytes"]
+        cursor = (await client.get(f"{document}/nodes")).json()["cursor"]
+        body = {"n": 8, "n_predict": 1, "logit_bias": [[PERIOD, 1_000]], "seed": 1, **fields}
+        made = await post(client, f"{document}/nodes/{top}/continue", body, 201)
+        assert memory not in json.dumps(made)
+        assert all("prompt" not in node["parameters"] for node in made["nodes"])
+        found = await ended(client, document)
+        assert all("prompt" not in (node["parameters"] or {}) for node in found.values())
+        # The last event of each branch is there once its end can be read.
+        n_events = len((await client.get("/documents/events", params={"after": cursor, "max_s": 0.2})).content)
+        return (await client.get(document)).json()["n_bytes"] - before, n_events
+
+    short, long = await growth(), await growth(prompt=[memory, PROMPT])
+    assert abs(long[0] - short[0]) < 100
+    assert abs(long[1] - short[1]) < len(memory)
+    assert memory not in (await client.get(f"{document}/export")).text
+
+
+async def test_an_old_file_with_prompts_is_opened_without_them(tmp_path: Path) -> None:
+    path = tmp_path / "documents.sqlite"
+    parameters = {"prompt": "stored before", "n_predict": 3, "seed": 1, "ignore_eos": True}
+    saved = [{"id": 1, "text": PROMPT}, {"id": 2, "parent": 1, "text": " there", "is_interrupted": True}]
+    content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+    async with served(path) as client:
+        made = await post(client, "/documents/import", {"format": "json", "content": content}, 201)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE nodes SET parameters = ? WHERE id = 2", (json.dumps(parameters),))
+    async with served(path) as client:
+        document = f"/documents/{made['id']}"
+        found = await nodes(client, document)
+        assert found[2]["parameters"] == {"n_predict": 3, "seed": 1, "ignore_eos": True}
+        assert "stored before" not in (await client.get(f"{document}/export")).text
+        await post(client, f"{document}/nodes/2/resume", {})
+        assert (await ended(client, document))[2]["finish_reason"] == "length"
+        # An exported file of an earlier version has prompts too.
+        saved[1]["parameters"] = parameters
+        content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+        made = await post(client, "/documents/import", {"format": "json", "content": content}, 201)
+        assert "prompt" not in (await nodes(client, f"/documents/{made['id']}"))[2]["parameters"]
+
+
+async def test_a_resumed_branch_has_the_prompt_that_is_sent_again(client: httpx.AsyncClient) -> None:
+    interrupted = {"parent": 1, "text": " there", "is_interrupted": True, "parameters": {"n_predict": 2, "seed": 1}}
+    saved = [{"id": 1, "text": "Never read."}, {"id": 2, **interrupted}, {"id": 3, **interrupted}]
+    content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+    document = f"/documents/{(await post(client, '/documents/import', {'format': 'json', 'content': content}, 201))['id']}"
+    result = await post(client, f"{document}/resume", {"prompts": {"2": ["A memory. ", PROMPT]}})
+    expected = [["A memory. " + PROMPT + " there"], ["Never read. there"]]
+    n_prompts = [len((await post(client, "/tokenize", {"content": text, "add_special": True}))["tokens"]) for [text] in expected]
+    assert [one["n_prompt"] for one in result["resumed"]] == n_prompts
+    await ended(client, document)
+    saved = [{"id": 1, "text": "Never read."}, {"id": 2, **interrupted}]
+    content = json.dumps({"format": "weft document", "version": 1, "nodes": saved})
+    document = f"/documents/{(await post(client, '/documents/import', {'format': 'json', 'content': content}, 201))['id']}"
+    alone = await post(client, f"{document}/nodes/2/resume", {"prompt": ["A memory. ", PROMPT]})
+    assert alone["n_prompt"] == n_prompts[0]
+    await ended(client, document)
+    answer = await client.post(f"{document}/nodes/2/resume", json={"prompt": {"prompt_string": "x", "multimodal_data": ["y"]}})
+    assert answer.status_code in (400, 409)
+
+
+async def test_tokens_are_current_before_the_first_branch(tmp_path: Path) -> None:
+    path = tmp_path / "documents.sqlite"
+    async with served(path) as client:
         document = await new_document(client)
+        node = await branch(client, document, await add(client, document, PROMPT), {"n_predict": 2})
+    async with served(path) as client:
+        assert (await client.get(f"{document}/nodes/{node['id']}/tokens")).json()["is_current"]
+
+
+@asynccontextmanager
+async def loading(path: Path, **settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, WordEngine]]:  # noqa: ANN401 (settings)
+    """The application while its model is loaded, until a test sets `loaded` of the engine."""
+    engine = WordEngine()
+    app = create_app(engine.as_engine(), Settings(documents_path=str(path), **settings))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 503)
+        yield client, engine
+
+
+async def test_documents_are_read_and_changed_while_the_model_is_loaded(tmp_path: Path) -> None:
+    async with loading(tmp_path / "documents.sqlite") as (client, engine):
+        document = await new_document(client)
+        top = await add(client, document, "Once")
+        assert (await client.patch(document, json={"title": "The owl"})).json()["title"] == "The owl"
+        await client.patch(f"{document}/nodes/{top}", json={"version": 1, "text": "Twice upon"})
+        await post(client, f"{document}/nodes/{top}/split", {"at": {"character": 5}})
+        assert [node["text"] for node in (await nodes(client, document)).values()] == ["Twice", " upon"]
+        exported = await client.get(f"{document}/export")
+        body = {"format": "json", "content": exported.text}
+        assert (await post(client, "/documents/import", body, 201))["n_nodes"] == 2
+        assert len((await client.get("/documents")).json()["documents"]) == 2
+        assert (await client.get("/documents/search", params={"q": "twice"})).json()["hits"]
+        assert not (await client.get(f"{document}/nodes/{top}/tokens")).json()["is_current"]
+        assert b"event: ready" in (await client.get("/documents/events", params={"max_s": 0.05})).content
+        await post(client, f"{document}/nodes/{top}/stop", {})
+        assert (await client.get("/documents/none")).status_code == 404
+        for path in (f"{document}/nodes/{top}/continue", f"{document}/nodes/{top}/resume", f"{document}/resume", "/tokenize"):
+            answer = await client.post(path, json={"content": "a"} if path == "/tokenize" else {})
+            assert (answer.status_code, answer.json()["error"]["message"]) == (503, "Loading model"), path
+            assert answer.headers["retry-after"] == "1"
+        engine.loaded.set()
+        await answers(client, 200)
+        await post(client, f"{document}/nodes/{top}/continue", {"n_predict": 2}, 201)
+        assert (await ended(client, document))[3]["text"] == " The fox"
+
+
+async def test_documents_need_their_key_while_the_model_is_loaded(tmp_path: Path) -> None:
+    async with loading(tmp_path / "documents.sqlite", api_keys=("key",)) as (client, _):
+        assert (await client.get("/documents")).status_code == 401
+        assert (await client.get("/documents", headers={"authorization": "Bearer key"})).status_code == 200
+        foreign = {"authorization": "Bearer key", "origin": "https://evil.example"}
+        assert (await client.get("/documents", headers=foreign)).status_code == 403
+
+
+async def test_documents_are_read_and_changed_while_the_model_is_unloaded(tmp_path: Path) -> None:
+    engine = weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1, speculation="off")
+    app = create_app(engine, Settings(documents_path=str(tmp_path / "documents.sqlite"), sleep_idle_s=1))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        await wait_until(lambda: engine.is_asleep)
+        document = await new_document(client)
+        top = await add(client, document, PROMPT)
+        # Larger than any body that the model's context would permit.
+        body = {"format": "text", "content": "a fox " * 1_500_000}
+        assert (await post(client, "/documents/import", body, 201))["n_nodes"] == 1
+        assert len((await client.get("/documents")).json()["documents"]) == 2
+        assert engine.is_asleep
+        node = await branch(client, document, top, {"n_predict": 2})
+        assert node["finish_reason"] == "length"
+
+
+async def test_an_import_reports_what_was_assumed(client: httpx.AsyncClient) -> None:
+    book = json.dumps({"entries": [{"keys": ["fox"], "content": "red", "position": 4, "depth": 2}]})
+    made = await post(client, "/documents/import", {"format": "sillytavern", "content": book}, 201)
+    assert made["notes"][0] == "1 lore entry has a depth in messages, of which a text has none; the number was kept, in lines."
+    assert made["settings"]["lore"][0]["unit"] == "lines"
+    assert "notes" not in (await client.get(f"/documents/{made['id']}")).json()
+    plain = await post(client, "/documents/import", {"format": "text", "content": "a"}, 201)
+    assert plain["notes"] == []
+
+
+async def test_a_full_quota_stops_branches_and_is_507(tmp_path: Path) -> None:
+    limits = {"max_documents": 1, "max_nodes": 8, "max_bytes": 6_000}
+    async with served(tmp_path / "documents.sqlite", **{f"documents_{name}": value for name, value in limits.items()}) as client:
+        document = await new_document(client)
+        quotas = (await client.get("/documents")).json()["quotas"]
+        assert {name: quotas[name] for name in limits} == limits
         error = (await post(client, "/documents", {}, 507))["error"]
         assert error["type"] == "insufficient_storage_error"
         assert "at most 1 documents" in error["message"]
@@ -583,10 +901,21 @@ async def test_a_second_server_does_not_use_the_file(tmp_path: Path) -> None:
         await new_document(client)
         await client.get("/documents")
         async with served(path) as other:
-            answer = await other.get("/documents")
-            assert answer.status_code == 500
-            assert "another server uses them" in answer.json()["error"]["message"]
-        assert (await client.get("/documents")).status_code == 200
+            for method, url, body in (("GET", "/documents", None), ("POST", "/documents", {"title": "The owl"})):
+                answer = await other.request(method, url, json=body)
+                assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unavailable_error")
+                assert f"another server uses the documents in {path}" in answer.json()["error"]["message"]
+                assert "(--documents)" in answer.json()["error"]["message"]
+            assert (await client.get("/documents")).status_code == 200
+
+
+async def test_a_server_takes_the_file_over_when_the_other_has_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "documents.sqlite"
+    async with served(path) as later:
+        async with served(path) as client:
+            document = await new_document(client)
+            assert (await later.get(document)).status_code == 503
+        assert (await later.get(document)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Who may use the documents of a server: one test per attack, and when they are off."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -10,19 +12,23 @@ from litestar.testing import AsyncTestClient
 
 import weft
 from tests.server.scripted import ScriptedEngine
+from weft.documents.formats import EXPORTS
 from weft.server import create_app
 from weft.server.documents_api.availability import is_local, is_public_address, off_reason
+from weft.server.gateway import Gateway
 from weft.settings import Settings
 
 EVIL = "https://evil.example"
 FRIEND = "https://friend.example"
+OWN = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 
 
 def client_of(path: Path, **settings: Any) -> AsyncTestClient[Any]:  # noqa: ANN401 (settings)
     engine = ScriptedEngine()
     engine.loaded.set()
-    return AsyncTestClient(create_app(engine.as_engine(), Settings(documents_path=str(path / "documents.sqlite"), **settings)))
+    app = create_app(engine.as_engine(), Settings(documents_path=str(path / "documents.sqlite"), **settings))
+    return AsyncTestClient(app, base_url=OWN)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -96,14 +102,71 @@ async def test_pages_of_a_named_origin_may_do_everything(tmp_path: Path) -> None
         assert changed.headers["access-control-allow-origin"] == FRIEND
 
 
-async def test_a_foreign_host_is_refused(tmp_path: Path) -> None:
+REBOUND = {"sec-fetch-site": "same-origin"}
+"""What a browser sends with a request of the attacker's page to its own name."""
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil-localhost",
+        "127.0.0.1@evil.example",
+    ],
+)
+async def test_a_foreign_host_is_refused(tmp_path: Path, host: str) -> None:
     # DNS rebinding: the name of the attacker's page leads to this machine.
+    async with client_of(tmp_path) as client:
+        document = await made(client)
+        for method, path, body in REQUESTS:
+            headers = JSON | REBOUND | {"host": host, "origin": f"http://{host}"}
+            answer = await client.request(method, path.format(document), content=body, headers=headers)
+            assert answer.status_code == 421, (method, path)
+            assert "secret" not in answer.text
+        assert (await client.get("/", headers={"host": host})).status_code == 421, "the page is not there under other names"
+        assert (await client.get(f"{document}/nodes")).json()["nodes"][0]["text"] == "secret"
+
+
+async def test_a_second_host_does_not_hide_a_foreign_one(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        for hosts in (("127.0.0.1:8080", "evil.example"), ("evil.example", "127.0.0.1:8080")):
+            answer = await client.get("/documents", headers=[("host", host) for host in hosts])
+            assert answer.status_code == 421
+
+
+async def test_a_request_without_host_is_none_of_a_browser(tmp_path: Path) -> None:
+    # Every browser sends Host; a program without it is the user's own. A page's other headers count also then.
     engine = ScriptedEngine()
     engine.loaded.set()
     app = create_app(engine.as_engine(), Settings(documents_path=str(tmp_path / "documents.sqlite")))
-    async with AsyncTestClient(app, base_url="http://127.0.0.1:8080") as client:
-        assert (await client.get("/documents")).status_code == 200
-        assert (await client.get("/documents", headers={"host": "evil.example"})).status_code == 421
+    async with AsyncTestClient(app, base_url=OWN) as client:
+        assert await status(app, "/documents", []) == 200
+        assert await status(app, "/documents", [(b"host", b"")]) == 421
+        for headers in ([(b"origin", EVIL.encode())], [(b"origin", b"null")], [(b"sec-fetch-site", b"cross-site")]):
+            assert await status(app, "/documents", headers) == 403
+        assert (await client.get("/documents")).json()["documents"] == []
+
+
+async def status(app: Gateway, path: str, headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """Returns the status of a GET with these headers and no others."""
+    sent: list[Any] = []
+    received = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:  # noqa: ANN401 (an ASGI message)
+        for message in received:
+            return message
+        return await asyncio.get_running_loop().create_future()  # It stays connected.
+
+    async def send(message: Any) -> None:  # noqa: ANN401 (as above)
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": headers, "http_version": "1.0"}
+    address = {"scheme": "http", "server": ("127.0.0.1", 8080)}
+    await app(cast("Any", scope | address), receive, cast("Any", send))
+    return int(sent[0]["status"])
 
 
 @pytest.mark.parametrize(
@@ -200,13 +263,26 @@ def test_an_address_is_public_unless_it_is_loopback_or_a_socket(host: str, is_pu
     assert is_public_address(host) is is_public
 
 
-async def test_an_exported_file_is_no_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_name", EXPORTS)
+async def test_an_exported_file_is_no_page(tmp_path: Path, format_name: str) -> None:
     async with client_of(tmp_path) as client:
         answer = await client.post("/documents", json={"title": "<script>alert(1)</script>"})
-        exported = await client.get(f"/documents/{answer.json()['id']}/export?format=markdown")
-        assert exported.headers["content-type"] == "text/markdown; charset=utf-8"
+        document = f"/documents/{answer.json()['id']}"
+        await client.post(f"{document}/nodes", json={"text": "<!doctype html><script>alert(1)</script>"})
+        exported = await client.get(f"{document}/export?format={format_name}")
+        kind = exported.headers["content-type"].partition(";")[0]
+        assert kind in ("application/json", "text/markdown", "text/plain")
         assert exported.headers["content-disposition"].startswith("attachment")
         assert exported.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path", ["{}", "{}/nodes", "{}/nodes/1", "{}/nodes/1/tokens", "/documents", "/documents/search?q=secret"]
+)
+async def test_answers_with_texts_of_documents_are_json_and_no_page(tmp_path: Path, path: str) -> None:
+    async with client_of(tmp_path) as client:
+        answer = await client.get(path.format(await made(client)))
+        assert answer.headers["content-type"].partition(";")[0] == "application/json"
 
 
 def test_ray_has_no_documents() -> None:

@@ -61,6 +61,7 @@ OURS = {
     "preemptions": "counter",
     "draft_tokens": "counter",
     "draft_tokens_accepted": "counter",
+    "draft_seconds": "counter",
     "adapter_changes": "counter",
     "adapter_bytes": "gauge",
     "cells": "gauge",

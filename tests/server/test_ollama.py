@@ -25,7 +25,7 @@ from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
 from weft.server import create_app
 from weft.server.ollama import translate
 from weft.server.ollama.schemas import ChatBody, Options
-from weft.server.request_fields.neutral import unsupported_fields
+from weft.server.request_fields.unsupported import unsupported_fields
 from weft.settings import Settings
 
 NOW = matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")

@@ -88,6 +88,8 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "GET /documents/{document_id:str}": ("/documents/a", None, 404),
     "PATCH /documents/{document_id:str}": ("/documents/a", {"title": "b"}, 404),
     "DELETE /documents/{document_id:str}": ("/documents/a", None, 404),
+    "POST /documents/{document_id:str}/duplicate": ("/documents/a/duplicate", {}, 404),
+    "POST /documents/{document_id:str}/resume": ("/documents/a/resume", {}, 404),
     "GET /documents/{document_id:str}/export": ("/documents/a/export", None, 404),
     "GET /documents/{document_id:str}/nodes": ("/documents/a/nodes", None, 404),
     "POST /documents/{document_id:str}/nodes": ("/documents/a/nodes", {"text": LONG}, 404),

@@ -1,75 +1,126 @@
-"""The page at `/`, and that of several chats."""
+"""The delivery of the page for writers; tests/page has its behaviour."""
 
-import json
+import gzip
 import re
-from base64 import b64encode
-from hashlib import sha256
+from typing import Any
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 from litestar.testing import AsyncTestClient
 
-from tests.server.inline import only, run_script
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft.server import create_app
-from weft.server.page import text_of
+from weft.server.built_page import MEDIA_TYPES
 
-PAGE, CHATS = (text_of(name) for name in ("page.html", "parallel.html"))
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self'",
+    "img-src": "'self' blob: data:",
+    "connect-src": "'self'",
+    "frame-ancestors": "'none'",
+    "base-uri": "'none'",
+    "form-action": "'none'",
+    "require-trusted-types-for": "'script'",
+    "trusted-types": "svelte-trusted-html weft-worker",
+}
 
-both = pytest.mark.parametrize(("page", "compat"), [(PAGE, ""), (CHATS, "parallel")], ids=["branches", "chats"])
+PLAIN = {"accept-encoding": "identity"}
+
+
+async def asset_paths(client: httpx.AsyncClient, root: str = "/") -> list[str]:
+    """Returns the paths of the files that the index names, as a browser at `root` resolves them."""
+    index = (await client.get(root)).text
+    return [urljoin(root, name) for name in re.findall(r'(?:src|href)="(\.[^"]+)"', index)]
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])
-async def test_the_page_is_there_while_the_model_is_loaded_and_after(path: str) -> None:
+async def test_the_page_is_served_while_the_model_loads_and_after(path: str) -> None:
     engine = ScriptedEngine()
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
-        loading = await client.get(path)
+        loading = [await client.get(each) for each in (path, *await asset_paths(client))]
+        missing = await client.get("/assets/missing.js")
         engine.loaded.set()
-        loaded = await client.get(path)
-    assert loading.text == loaded.text == PAGE
-    assert loading.headers["content-type"] == "text/html; charset=utf-8"
+        loaded = [await client.get(each) for each in (path, *await asset_paths(client))]
+    assert len(loaded) >= 3
+    assert {answer.status_code for answer in (*loading, *loaded)} == {200}
+    assert [answer.content for answer in loading] == [answer.content for answer in loaded]
+    assert loaded[0].headers["content-type"] == "text/html; charset=utf-8"
+    assert missing.status_code == 503
 
 
-@both
-async def test_the_page_may_run_and_load_only_itself(page: str, compat: str) -> None:
-    async with serving(compat=compat) as client:
-        policy = (await client.get("/")).headers["content-security-policy"]
-    directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
-    hashes = {name: b64encode(sha256(only(page, name).encode()).digest()).decode() for name in ("script", "style")}
-    assert directives == {
-        "default-src": "'none'",
-        "connect-src": "'self'",
-        "script-src": f"'sha256-{hashes['script']}'",
-        "style-src": f"'sha256-{hashes['style']}'",
-        "img-src": "data:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
+@pytest.mark.parametrize("settings", [{}, {"api_keys": ("k",)}, {"api_keys": ("k",), "api_prefix": "/llm/v2"}], ids=str)
+async def test_all_files_need_no_key_and_are_confined_and_cached(settings: dict[str, Any]) -> None:
+    root = f"{settings.get('api_prefix', '')}/"
+    async with serving(**settings) as client:
+        index = await client.get(root)
+        assets = {path: await client.get(path) for path in await asset_paths(client, root)}
+    assert {path.rpartition(".")[2] for path in assets} == {"css", "js"}
+    assert all(re.fullmatch(rf"{root}assets/[\w.-]+-[\w-]{{8,}}\.(?:css|js)", path) for path in assets)
+    for answer in (index, *assets.values()):
+        assert answer.status_code == 200
+        policy = dict(directive.split(" ", 1) for directive in answer.headers["content-security-policy"].split("; "))
+        assert policy == POLICY
+        assert (answer.headers["x-content-type-options"], answer.headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert index.headers["cache-control"] == "no-cache"
+    for path, answer in assets.items():
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert answer.headers["content-type"] == f"{MEDIA_TYPES['.' + path.rpartition('.')[2]]}; charset=utf-8"
 
 
-@both
-def test_the_page_names_no_other_place(page: str, compat: str) -> None:
-    assert re.findall(r"https?:|//\w|@import|url\(|\bimport\b", only(page, "style") + only(page, "script")) == []
-    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,"]
-    # The policy would switch these off.
-    assert re.findall(r'\son\w+="|\sstyle="', page) == []
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5, *;q=0", True),
+        ("deflate,gzip ; q=1.000", True),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("br, gzip;q=0.000", False),
+        ("x-gzip", False),
+        ("gzip;q=1.2.3", False),
+    ],
+)
+async def test_files_are_compressed_where_the_client_accepts_it(accepted: str, is_compressed: bool) -> None:
+    async with serving() as client:
+        for path in ("/", *await asset_paths(client)):
+            plain = (await client.get(path, headers=PLAIN)).content
+            async with client.stream("GET", path, headers={"accept-encoding": accepted}) as answer:
+                raw = b"".join([piece async for piece in answer.aiter_raw()])
+            assert answer.headers.get("content-encoding") == ("gzip" if is_compressed else None)
+            assert answer.headers["content-length"] == str(len(raw))
+            assert "accept-encoding" in answer.headers["vary"]
+            assert (gzip.decompress(raw) if is_compressed else raw) == plain
 
 
-def test_every_field_has_a_label() -> None:
-    labelled = set(re.findall(r'<label for="(\w+)"', PAGE)) | set(re.findall(r'<label>[^<]*<input id="(\w+)"', PAGE))
-    assert (
-        labelled
-        == set(re.findall(r'<(?:input|textarea) id="(\w+)"', PAGE))
-        == {
-            "key",
-            "prompt",
-            "n",
-            "n_predict",
-            "temperature",
-            "seed",
-        }
-    )
+async def test_head_has_the_headers_alone() -> None:
+    async with serving() as client:
+        for path in ("/", *await asset_paths(client)):
+            whole, head = await client.get(path, headers=PLAIN), await client.head(path, headers=PLAIN)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == str(len(whole.content))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/assets", "/assets/", "/assets/missing.js", "/assets/..%2findex.html", "/assets/%2e%2e/page.py", "/assets//index.html"],
+)
+async def test_other_paths_are_not_found_and_need_a_key(path: str) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with serving() as client, serving(api_keys=("k",)) as locked:
+        assert (await client.get(httpx.URL(f"http://testserver.local{path}"))).status_code == 404
+        assert (await locked.get(httpx.URL(f"http://testserver.local{path}"))).status_code == 401
+
+
+@pytest.mark.parametrize("settings", [{"ui": False}, {"compat": "parallel"}], ids=str)
+async def test_without_the_page_there_are_no_assets(settings: dict[str, Any]) -> None:
+    async with serving() as client:
+        paths = await asset_paths(client)
+    async with serving(**settings) as client:
+        assert {(await client.get(path)).status_code for path in paths} == {404}
 
 
 async def test_no_ui_leaves_nothing_at_the_root_but_what_ollamas_clients_look_for() -> None:
@@ -78,61 +129,3 @@ async def test_no_ui_leaves_nothing_at_the_root_but_what_ollamas_clients_look_fo
     assert (root.status_code, root.text, root.headers["content-type"]) == (200, "Ollama is running", "text/plain; charset=utf-8")
     assert (index.status_code, index.json()["error"]["type"]) == (404, "not_found_error")
     assert (head.status_code, head.text, head.headers["content-length"]) == (200, "", "17")
-
-
-EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 data: x"}, {"index": 0, "stop": True}]
-
-
-@both
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-@pytest.mark.parametrize(("line_end", "end"), [("\n", "\n\n"), ("\r\n", "\n\n"), ("\n", "\n"), ("\n", "")])
-def test_events_are_read_however_the_stream_is_cut(size: int, page: str, compat: str, line_end: str, end: str) -> None:
-    stream = ": ping\n\n" + "\n\n".join(f"data: {json.dumps(event, ensure_ascii=False)}" for event in EVENTS) + end
-    stream = stream.replace("\n", line_end)
-    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-    read = run_script(
-        page,
-        f"""
-        const pieces = {json.dumps(pieces)}, events = [];
-        const read = async () => pieces.length ? {{ done: false, value: pieces.shift() }} : {{ done: true }};
-        for await (const event of eventsOf({{ getReader: () => ({{ read }}) }})) events.push(event);
-        give(events);
-    """,
-    )
-    assert read == EVENTS
-
-
-def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
-    assert run_script(
-        PAGE,
-        """
-        const tally = new Tally(2);
-        const token = (n, now) => tally.token({ tokens: [7], tokens_predicted: n }, now);
-        for (const [n, now] of [[1, 1000], [1, 1000], [2, 1500], [2, 1500], [3, 2000]]) token(n, now);
-        tally.token({ tokens: [], tokens_predicted: 3 }, 2500);
-        tally.end({ tokens_evaluated: 100, timings: { prompt_n: 0 } });
-        const left = tally.left;
-        tally.end({ tokens_evaluated: 100, timings: { prompt_n: 30 } });
-        give([tally.tokens, tally.speed(2000), tally.prompt, tally.computed, tally.cached, left, tally.left]);
-    """,
-    ) == [5, 3, 100, 30, 70, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ('{ status: 400, json: async () => ({ error: { message: "too long" } }) }', "too long"),
-        ("{ status: 502, json: async () => { throw new SyntaxError(); } }", "the server answered 502"),
-        ("{ status: 500, json: async () => null }", "the server answered 500"),
-    ],
-)
-def test_an_answer_that_is_an_error_is_told_in_words(answer: str, reason: str) -> None:
-    assert run_script(PAGE, f"give(await reasonOf({answer}));") == reason
-
-
-@pytest.mark.parametrize(
-    ("n", "word", "text"),
-    [(1, "branch", "1 branch"), (8, "branch", "8 branches"), (1, "token", "1 token"), (200, "token", "200 tokens")],
-)
-def test_numbers_agree_with_their_words(n: int, word: str, text: str) -> None:
-    assert run_script(PAGE, f"give(count({n}, {json.dumps(word)}));") == text

@@ -1,7 +1,10 @@
 """The page of several chats at once, which `--compat parallel` serves."""
 
 import json
+import re
+from base64 import b64encode
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -48,6 +51,51 @@ async def test_it_is_the_page_of_that_server_alone() -> None:
         assert (await client.get("/")).text == PAGE
     async with serving() as client:
         assert (await client.get("/")).text != PAGE
+
+
+async def test_it_may_run_and_load_only_itself() -> None:
+    async with serving(compat="parallel") as client:
+        policy = (await client.get("/")).headers["content-security-policy"]
+    directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
+    hashes = {name: b64encode(sha256(only(PAGE, name).encode()).digest()).decode() for name in ("script", "style")}
+    assert directives == {
+        "default-src": "'none'",
+        "connect-src": "'self'",
+        "script-src": f"'sha256-{hashes['script']}'",
+        "style-src": f"'sha256-{hashes['style']}'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+
+
+def test_it_names_no_other_host() -> None:
+    assert re.findall(r"https?:|//\w|@import|url\(|\bimport\b", only(PAGE, "style") + only(PAGE, "script")) == []
+    assert re.findall(r'(?:src|href)="([^"]*)"', PAGE) == ["data:,"]
+    # The policy would switch these off.
+    assert re.findall(r'\son\w+="|\sstyle="', PAGE) == []
+
+
+EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 data: x"}, {"index": 0, "stop": True}]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize(("line_end", "end"), [("\n", "\n\n"), ("\r\n", "\n\n"), ("\n", "\n"), ("\n", "")])
+def test_events_are_read_however_the_stream_is_cut(size: int, line_end: str, end: str) -> None:
+    stream = ": ping\n\n" + "\n\n".join(f"data: {json.dumps(event, ensure_ascii=False)}" for event in EVENTS) + end
+    stream = stream.replace("\n", line_end)
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+    read = run_script(
+        PAGE,
+        f"""
+        const pieces = {json.dumps(pieces)}, events = [];
+        const read = async () => pieces.length ? {{ done: false, value: pieces.shift() }} : {{ done: true }};
+        for await (const event of eventsOf({{ getReader: () => ({{ read }}) }})) events.push(event);
+        give(events);
+    """,
+    )
+    assert read == EVENTS
 
 
 def test_a_chat_asks_with_all_that_was_said_in_it() -> None:

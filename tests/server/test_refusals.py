@@ -24,9 +24,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedLogprobs, Step, busy_slot, connect, finished, token
 from tests.server.serving import APPLICATIONS, serving
 from weft import ContextOverflowError, EngineStoppedError, PinBudgetError, QueueFullError, SlowConsumerError
-from weft.documents.records import Limits
 from weft.server import keyed_lock, memory_budget
-from weft.server.documents_api import service as documents_service
 from weft.server.errors import _TABLE, ServerError, describe
 from weft.server.json_request import LARGE_BODY
 from weft.server.refusals import LINES_PER_S, Reason, Refusals
@@ -123,9 +121,7 @@ ASKED: dict[Reason, Refused] = {
     ),
     Reason.PINS_FULL: Refused(ASK, PinBudgetError(3, 2, 4)),
     Reason.CONFLICT: Refused(merge_alone),
-    Reason.DOCUMENTS_FULL: Refused(
-        posting("/documents", json={}), bound=(documents_service, "Limits", lambda: Limits(max_documents=0))
-    ),
+    Reason.DOCUMENTS_FULL: Refused(posting("/documents", json={"title": "x" * 900}), settings={"documents_max_bytes": 800}),
     Reason.SLOTS_BUSY: Refused(find_all_busy),
     Reason.NOT_READY: Refused(ASK, EngineStoppedError()),
     Reason.CLIENT_LEFT: Refused(leave),

@@ -12,6 +12,7 @@ import weft
 from tests.helpers import FixedDraftCosts, prompt_of
 from tests.server.conftest import answers
 from tests.server.matchers import Json
+from weft.demo import DEMO_MODEL
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -163,6 +164,8 @@ async def test_metrics_count_drafts_by_source_and_by_position(drafting: httpx.As
     assert sum(value for name, value in added.items() if name.startswith("weft:draft_tokens_total ")) == n_drafted
     assert sum(value for name, value in added.items() if name.startswith("weft:draft_tokens_accepted_total ")) == n_generated
     assert sum(value for name, value in added.items() if "per_pos" in name) == n_generated
+    assert added["weft:draft_seconds_total text"] > 0
+    assert added["weft:draft_seconds_total model"] == 0
     assert {f"weft:draft_tokens_total {source}" for source in ("text", "constraint")} < added.keys()
 
 
@@ -171,6 +174,31 @@ async def test_slots_and_properties_tell_that_tokens_are_drafted(drafting: httpx
     props = (await drafting.get("/props")).json()
     assert props["speculation"] == "on"
     assert props["default_generation_settings"]["speculative.types"] == "ngram-mod"
+
+
+async def test_slots_and_properties_report_the_type_of_a_draft_model() -> None:
+    config = FixedDraftCosts(kernels="weft", n_slots=2, n_ctx=1024, n_threads=1, draft_model=str(DEMO_MODEL))
+    async with AsyncTestClient(create_app(weft.Engine(config=config), Settings(metrics=True))) as client:
+        await answers(client, 200)
+        on = await client.post("/completion", json={"prompt": "Once upon a time", "n_predict": 20, "temperature": 0})
+        off = await client.post("/completion", json={"prompt": "Once", "n_predict": 2, "speculative.n_max": 0})
+        props, slots = (await client.get("/props")).json(), (await client.get("/slots")).json()
+        seconds = (await metrics(client))["weft:draft_seconds_total model"]
+    types = "ngram-mod,draft-simple"
+    assert props["default_generation_settings"]["speculative.types"] == types
+    assert {slot["params"]["speculative.types"] for slot in slots} == {types}
+    assert on.json()["generation_settings"]["speculative.types"] == types
+    assert off.json()["generation_settings"]["speculative.types"] == "none"
+    assert seconds > 0
+
+
+async def test_properties_report_why_a_draft_model_is_not_used() -> None:
+    config = weft.EngineConfig(kernels="llama.cpp", n_slots=2, n_ctx=512, n_threads=1, draft_model=str(DEMO_MODEL))
+    async with AsyncTestClient(create_app(weft.Engine(config=config))) as client:
+        await answers(client, 200)
+        props = (await client.get("/props")).json()
+    assert props["speculation"].endswith("results depend on the batch here; set --spec-type to draft nevertheless")
+    assert props["default_generation_settings"]["speculative.types"] == "none"
 
 
 async def test_slots_and_properties_tell_that_no_tokens_are_drafted() -> None:

@@ -29,7 +29,7 @@ from weft.cli.main import main
 from weft.cli.top.client import Server
 from weft.cli.top.command import top
 from weft.cli.top.server_access import NoAnswerError
-from weft.cli.top.state import Cache, Cells, Node, Properties, Rates, ServerState, Slot, Store, metrics
+from weft.cli.top.state import Cache, Cells, HostCache, Node, Properties, Rates, ServerState, Slot, metrics
 from weft.cli.top.view import page
 
 PROMPT = "Once upon a time, there was a fox who lived in the forest near the old village by the river."
@@ -262,7 +262,7 @@ def pretended() -> Iterator[tuple[str, type[Told]]]:
         thread.join()
 
 
-CACHE = b'{"cells": {"total": 9, "used": 1, "idle": 0}, "store": {"n_bytes": 1, "max_bytes": null}, "n_nodes": 0, "nodes": []}'
+CACHE = b'{"cells": {"total": 9, "used": 1, "idle": 0}, "host_cache": {"n_bytes": 1, "max_bytes": 9}, "n_nodes": 0, "nodes": []}'
 
 
 def test_a_server_at_rest_is_not_asked_for_its_cache_again(pretended: tuple[str, type[Told]]) -> None:
@@ -352,8 +352,8 @@ def test_rates_are_differences_over_time(before: ServerState | None, now: Server
 @pytest.mark.parametrize("height", [10, 30, 60])
 def test_a_page_is_no_higher_than_its_terminal_and_says_what_is_left_out(height: int) -> None:
     slots = [Slot(place, is_processing=place >= 250, id_task=place) for place in range(256)]
-    nodes = [Node(0, 10, f"text {hits}\x1b[31m", "pool", [], is_pinned=False, n_hits=hits) for hits in range(100)]
-    cache = Cache(Cells(9, 1, 0), Store(1, 1), 100, nodes)
+    nodes = [Node(0, 10, f"text {hits}\x1b[31m", "device", [], is_pinned=False, n_hits=hits) for hits in range(100)]
+    cache = Cache(Cells(9, 1, 0), HostCache(1, 1), 100, nodes)
     console = Console(width=100, height=height, highlight=False, markup=False)
     with console.capture() as captured:
         now = datetime(2020, 1, 1, tzinfo=UTC)

@@ -256,6 +256,8 @@ LARGEST: dict[str, dict[str, Body]] = {
         "deep JSON": filled('{"format": "json", "content": "§', "[[[[", '"}'),
     },
     "PATCH /documents/{document_id:str}": {"many settings": filled('{"settings": {"a": [§, ', "12", "]}}", 3_000_000)},
+    "POST /documents/{document_id:str}/duplicate": {"a long title": filled('{"title": "§', "word", '"}')},
+    "POST /documents/{document_id:str}/resume": {"anything": filled('{"a": [§, ', "12", "]}")},
     "POST /documents/{document_id:str}/nodes": {"a long text": filled('{"text": "§', "word", '"}')},
     "PATCH /documents/{document_id:str}/nodes/{node_id:int}": {"a long text": filled('{"version": 1, "text": "§', "word", '"}')},
     "POST /documents/{document_id:str}/nodes/{node_id:int}/continue": {

@@ -67,6 +67,7 @@ PRIVATE = {
     ("PATCH", "/documents/{document_id:str}"),
     ("DELETE", "/documents/{document_id:str}"),
     ("GET", "/documents/{document_id:str}/export"),
+    *(("POST", f"/documents/{{document_id:str}}/{verb}") for verb in ("duplicate", "resume")),
     ("GET", "/documents/{document_id:str}/nodes"),
     ("POST", "/documents/{document_id:str}/nodes"),
     ("GET", "/documents/{document_id:str}/nodes/{node_id:int}"),

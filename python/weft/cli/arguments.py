@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from weft.cli.config_file import Entry, entries
 from weft.cli.flags_without_setting import ACCEPTED, AcceptedFlag
-from weft.cli.given import SourceValues, Spelling, UsageError, all_spellings, spellings_of
+from weft.cli.spellings import SourceValues, Spelling, UsageError, all_spellings, spellings_of
 from weft.settings import Settings, table
 from weft.settings.flags import Flag, negated
 from weft.settings.presets import PRESETS

@@ -6,7 +6,7 @@ from itertools import chain
 
 from weft.cli.arguments import ARGS, CONFIG, OUTPUT_REQUESTS, POSITIONAL
 from weft.cli.commands import COMMANDS, SERVE, Command
-from weft.cli.given import all_spellings, spellings_of
+from weft.cli.spellings import all_spellings, spellings_of
 from weft.settings import table
 
 

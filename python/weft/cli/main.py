@@ -101,7 +101,7 @@ def parse_command(argv: Sequence[str], environ: Mapping[str, str], command: "Com
     """
     # Not needed for `--version`.
     from weft.cli.arguments import OutputRequest, read  # noqa: PLC0415
-    from weft.cli.given import UsageError  # noqa: PLC0415
+    from weft.cli.spellings import UsageError  # noqa: PLC0415
 
     try:
         return read(argv, environ, command.setting_names(), command.options, positional=command.positional)

@@ -94,12 +94,12 @@ def _parts(planned: MemoryPlan, config: EngineConfig) -> Iterator[Part]:
             continue
         yield Part(f"KV cache: keys, {config.type_k}", buffer.name, planned.key_bytes)
         yield Part(f"KV cache: values, {config.type_v}", buffer.name, planned.value_bytes)
-        has_draft_model = config.draft_model is not None or config.draft_type is not None
-        rest = "KV cache of the draft model" if has_draft_model else "recurrent states"
+        rest = "KV cache of the draft model" if planned.draft_bytes else "recurrent states"
         yield Part(rest, buffer.name, buffer.cache - n_bytes)
     for buffer in planned.buffers:
         yield Part("compute buffers", buffer.name, buffer.compute)
     yield Part("logits, at most", "host", planned.output_bytes)
+    yield Part("draft sampling, at most", "host", planned.draft_bytes)
 
 
 def _table(made: Plan) -> str:

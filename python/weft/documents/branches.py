@@ -11,15 +11,17 @@ from weft.documents.records import Span
 
 
 class End(NamedTuple):
-    """How a branch ended."""
+    """End of a branch."""
 
     state: Literal["done", "interrupted"]
     finish_reason: str | None = None
     error: str | None = None
+    n_computed: int | None = None
+    n_cached: int | None = None
 
 
 class Growth(NamedTuple):
-    """What a branch has written since it was last stored."""
+    """Text and tokens of a branch that are not stored yet."""
 
     document_id: str
     node_id: int
@@ -66,8 +68,8 @@ def write(database: Database, growths: Sequence[Growth]) -> list[NodeId]:
             if growth.end is not None:
                 settle(database, node)
                 connection.execute(
-                    "UPDATE nodes SET state = ?, finish_reason = ?, error = ?, version = version + 1, changed_ms = ?"
-                    " WHERE key = ?",
+                    "UPDATE nodes SET state = ?, finish_reason = ?, error = ?, n_computed = ?, n_cached = ?,"
+                    " version = version + 1, changed_ms = ? WHERE key = ?",
                     (*growth.end, now_ms(), node),
                 )
             else:

@@ -101,7 +101,7 @@ def change(database: Database, key: DocumentKey, given: DocumentChange) -> Docum
 
 
 def delete(database: Database, key: DocumentKey) -> None:
-    """Deletes a document with all its nodes for good.
+    """Deletes a document with all its nodes permanently.
 
     Raises:
         DocumentNotFoundError: It does not exist.

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 from weft.documents.owners import owner_of
 from weft.documents.records import Limits
-from weft.errors import DocumentFileError, DocumentsFullError
+from weft.errors import DocumentFileError, DocumentsBusyError, DocumentsFullError
 from weft.installed.platform import lock_file
 
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 1
+VERSION = 2
 """Version of the schema, stored as `user_version`."""
+
+_MIGRATIONS = {1: ("ALTER TABLE nodes ADD COLUMN n_computed INTEGER", "ALTER TABLE nodes ADD COLUMN n_cached INTEGER")}
+"""Statements by the version of the schema that they change to the next one."""
 
 MAX_INTEGER = 2**63 - 1
 """Maximum integer of SQLite."""
@@ -36,8 +39,9 @@ CREATE INDEX documents_of_owner ON documents (owner, n_bytes);
 CREATE TABLE nodes (
     key INTEGER PRIMARY KEY, document INTEGER NOT NULL, id INTEGER NOT NULL, parent INTEGER, position REAL NOT NULL,
     version INTEGER NOT NULL, state TEXT NOT NULL, text TEXT NOT NULL, spans BLOB NOT NULL, model TEXT, digest TEXT,
-    parameters TEXT, finish_reason TEXT, error TEXT, label TEXT NOT NULL, note TEXT NOT NULL, is_bookmarked INTEGER NOT NULL,
-    is_trashed INTEGER NOT NULL, created_ms INTEGER NOT NULL, changed_ms INTEGER NOT NULL, n_bytes INTEGER NOT NULL,
+    parameters TEXT, finish_reason TEXT, error TEXT, n_computed INTEGER, n_cached INTEGER, label TEXT NOT NULL,
+    note TEXT NOT NULL, is_bookmarked INTEGER NOT NULL, is_trashed INTEGER NOT NULL, created_ms INTEGER NOT NULL,
+    changed_ms INTEGER NOT NULL, n_bytes INTEGER NOT NULL,
     UNIQUE (document, id)
 );
 CREATE INDEX nodes_of_parent ON nodes (document, parent, position, id);
@@ -96,7 +100,8 @@ class Database:
         """Takes the lock of the process that writes branches, and holds it until `close`. Idempotent.
 
         Raises:
-            DocumentFileError: Another process holds it.
+            DocumentsBusyError: Another process holds it.
+            DocumentFileError: It cannot be created.
         """
         if self._lock is not None:
             return
@@ -107,7 +112,7 @@ class Database:
                 lock_file(lock)
             except BlockingIOError:
                 os.close(lock)
-                raise DocumentFileError(self.path, "another server uses them; give each server its own --documents") from None
+                raise DocumentsBusyError(str(self.path)) from None
         self._lock = lock
 
     @property
@@ -158,25 +163,14 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             [(version,)] = connection.execute("PRAGMA user_version")
-            if version == 0:
-                self._create_schema(connection)
+            if version == 0 or version in _MIGRATIONS:
+                _update_schema(connection)
             elif version != VERSION:
-                raise DocumentFileError(self.path, f"they are of version {version}, and this Weft reads version {VERSION}")
+                raise DocumentFileError(self.path, f"the file has version {version}; this version of Weft reads {VERSION}")
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _create_schema(self, connection: "sqlite3.Connection") -> None:
-        """Creates the tables, unless another process has just done so."""
-        connection.execute("BEGIN IMMEDIATE")
-        [(version,)] = connection.execute("PRAGMA user_version")
-        if version == 0:
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
-            connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.commit()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -191,6 +185,23 @@ class Database:
             raise DocumentFileError(self.path, str(error)) from None
         except OSError as error:
             raise DocumentFileError(self.path, error.strerror or str(error)) from None
+
+
+def _update_schema(connection: "sqlite3.Connection") -> None:
+    """Creates the tables, or changes those of an earlier version, unless another process has just done so."""
+    connection.execute("BEGIN IMMEDIATE")
+    [(version,)] = connection.execute("PRAGMA user_version")
+    if version == 0:
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO secret VALUES (?)", (secrets.token_bytes(32),))
+        version = VERSION
+    while version in _MIGRATIONS:
+        for statement in _MIGRATIONS[version]:
+            connection.execute(statement)
+        version += 1
+    connection.execute(f"PRAGMA user_version = {version}")
+    connection.commit()
 
 
 def now_ms() -> int:

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
+import msgspec
+
 from weft.documents import catalog, nodes
 from weft.documents.catalog import DocumentChange
 from weft.documents.database import Database
-from weft.documents.formats import SavedDocument, export, parse
+from weft.documents.formats import ParsedFile, SavedDocument, export, parse
 from weft.documents.formats.registry import ExportFormat, ImportFormat
 from weft.documents.formats.saved import saved
 from weft.documents.nodes import Content, Stored
 from weft.documents.owners import key_digest
-from weft.documents.records import Document, DocumentKey, Limits, Node
+from weft.documents.records import Document, DocumentKey, ImportedDocument, Limits, Node
 from weft.documents.search import Hit, Page, search
 from weft.work.threads import WorkerPool
 
@@ -77,7 +79,7 @@ class Documents:
         return await self.run(catalog.create, self._digest, DocumentChange(title=title, folder=folder))
 
     async def delete(self, document_id: str) -> None:
-        """Deletes a document for good.
+        """Deletes a document permanently.
 
         Raises:
             DocumentNotFoundError: It does not exist.
@@ -159,14 +161,15 @@ class Documents:
         """
         return await self.convert(export, name, await self.read(self._key(document_id)), node_id)
 
-    async def import_file(self, data: bytes, name: ImportFormat) -> Document:
-        """Creates a document from a file.
+    async def import_file(self, data: bytes, name: ImportFormat) -> ImportedDocument:
+        """Creates a document from a file. The `notes` of the result state what of the file does not apply.
 
         Raises:
             InvalidRequestError: The file does not have this format.
             DocumentsFullError: A quota is used up.
         """
-        return await self.add(self._digest, await self.convert(parse, name, data))
+        parsed = await self.convert(parse, name, data)
+        return imported(await self.add(self._digest, parsed.document), parsed)
 
     async def read(self, key: DocumentKey) -> SavedDocument:
         """Returns a whole document.
@@ -227,6 +230,11 @@ class Documents:
 def _add(database: Database, key: DocumentKey, placed: "Sequence[tuple[int | None, float, Content]]") -> None:
     with database.transaction():
         nodes.add(database, catalog.locate(database, key), placed)
+
+
+def imported(document: Document, parsed: ParsedFile) -> ImportedDocument:
+    """Returns a document that was created from a file, with the notes on the file."""
+    return ImportedDocument(**msgspec.structs.asdict(document), notes=list(parsed.notes))
 
 
 def open_documents(path: str | os.PathLike[str], *, api_key: str | None = None, limits: Limits | None = None) -> Documents:

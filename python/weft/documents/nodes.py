@@ -14,8 +14,8 @@ from weft.documents.siblings import positions
 from weft.errors import DocumentConflictError, DocumentNotFoundError, InvalidRequestError
 
 _FIELDS = (
-    "id, parent, position, version, state, text, model, parameters, finish_reason, error, label, note, is_bookmarked, is_trashed,"
-    " created_ms, changed_ms"
+    "id, parent, position, version, state, text, model, parameters, finish_reason, error, n_computed, n_cached, label, note,"
+    " is_bookmarked, is_trashed, created_ms, changed_ms"
 )
 
 
@@ -31,6 +31,8 @@ class Content(msgspec.Struct, kw_only=True):
     state: str = "done"
     finish_reason: str | None = None
     error: str | None = None
+    n_computed: int | None = None
+    n_cached: int | None = None
     label: str = ""
     note: str = ""
     is_bookmarked: bool = False
@@ -176,19 +178,19 @@ def add(database: Database, located: Located, placed: Iterable[tuple[int | None,
     [(first,)] = connection.execute("SELECT next_node FROM documents WHERE key = ?", (located.key,))
     now, n_bytes, node_id = now_ms(), 0, first - 1
     for node_id, (parent, position, content) in enumerate(placed, first):
-        parameters = None if content.parameters is None else msgspec.json.encode(content.parameters).decode()
+        parameters = None if content.parameters is None else msgspec.json.encode(_without_prompt(content.parameters)).decode()
         spans = token_spans.encoded(content.spans)
         texts = (content.text, content.label, content.note, parameters or "")
         size = BASE_BYTES + len(spans) + sum(len(text.encode()) for text in texts)
         n_bytes += size
         connection.execute(
             "INSERT INTO nodes (document, id, parent, position, version, state, text, spans, model, digest, parameters,"
-            " finish_reason, error, label, note, is_bookmarked, is_trashed, created_ms, changed_ms, n_bytes)"
-            " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " finish_reason, error, n_computed, n_cached, label, note, is_bookmarked, is_trashed, created_ms, changed_ms,"
+            " n_bytes) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(located.key, node_id, parent, position, content.state, content.text, spans, content.model, content.digest),
-                *(parameters, content.finish_reason, content.error, content.label, content.note, content.is_bookmarked),
-                *(content.is_trashed, now, now, size),
+                *(parameters, content.finish_reason, content.error, content.n_computed, content.n_cached),
+                *(content.label, content.note, content.is_bookmarked, content.is_trashed, now, now, size),
             ),
         )
     connection.execute("UPDATE documents SET next_node = ? WHERE key = ?", (node_id + 1, located.key))
@@ -232,8 +234,33 @@ def change(database: Database, key: DocumentKey, node_id: int, given: NodeChange
         return stored(database, located, node_id).node, False
 
 
+def interrupted(database: Database, key: DocumentKey) -> list[int]:
+    """Returns the ids of all interrupted nodes that are not in the trash, in their order.
+
+    Raises:
+        DocumentNotFoundError: The document does not exist.
+    """
+    located = locate(database, key)
+    found = database.connection.execute(
+        "SELECT id FROM nodes WHERE document = ? AND state = 'interrupted' ORDER BY id", (located.key,)
+    ).fetchall()
+    return [node_id for (node_id,) in found if not _is_trashed(database, located, node_id)]
+
+
+def _is_trashed(database: Database, located: Located, node_id: int) -> bool:
+    """Returns whether a node or one of its ancestors is in the trash."""
+    [(is_trashed,)] = database.connection.execute(
+        "WITH RECURSIVE above(parent, is_trashed) AS ("
+        " SELECT parent, is_trashed FROM nodes WHERE document = :document AND id = :id"
+        " UNION ALL SELECT nodes.parent, nodes.is_trashed FROM nodes JOIN above ON nodes.id = above.parent"
+        " WHERE nodes.document = :document) SELECT MAX(is_trashed) FROM above",
+        {"document": located.key, "id": node_id},
+    )
+    return bool(is_trashed)
+
+
 def restart(database: Database, key: DocumentKey, node_id: int, model: str, digest: str) -> Node:
-    """Marks an interrupted node as running, to be continued with a model. Tokens of another model are forgotten.
+    """Marks an interrupted node as running, to be continued with a model. Tokens of another model are dropped.
 
     Raises:
         DocumentNotFoundError: The document or the node does not exist.
@@ -244,7 +271,8 @@ def restart(database: Database, key: DocumentKey, node_id: int, model: str, dige
         before = stored(database, located, node_id)
         if before.node.state != "interrupted":
             raise DocumentConflictError(f"node {node_id} is {before.node.state}; only an interrupted node can be resumed")
-        columns = {"state": "running", "error": None, "model": model, "digest": digest}
+        columns: dict[str, Any] = {"state": "running", "model": model, "digest": digest}
+        columns |= dict.fromkeys(("error", "n_computed", "n_cached"))
         update(database, located, before, columns if before.digest == digest else columns | {"spans": b""})
         return stored(database, located, node_id).node
 
@@ -280,8 +308,13 @@ def _node(row: Sequence[Any]) -> Node:
     return Node(
         **values
         | {
-            "parameters": None if parameters is None else msgspec.json.decode(parameters),
+            "parameters": None if parameters is None else _without_prompt(msgspec.json.decode(parameters)),
             "is_bookmarked": bool(values["is_bookmarked"]),
             "is_trashed": bool(values["is_trashed"]),
         }
     )
+
+
+def _without_prompt(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a branch without its prompt, which earlier versions stored."""
+    return {name: value for name, value in parameters.items() if name != "prompt"}

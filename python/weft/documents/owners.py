@@ -6,7 +6,7 @@ from hashlib import sha256
 WITHOUT_KEY = ""
 """Owner of documents that were made on a server without keys.
 
-They are accessible while the server has no keys. A server with keys shows them to nobody, until `weft documents move` gives them
+They are accessible while the server has no keys. No key of a server with keys has access, until `weft documents move` gives them
 to a key.
 """
 

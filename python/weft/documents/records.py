@@ -36,7 +36,7 @@ class Document(msgspec.Struct, kw_only=True):
     title: str
     folder: str
     settings: dict[str, Any]
-    """JSON object of the client's own, as its memory, author's note and presets."""
+    """JSON object of the client's own, such as its memory, author's note and presets."""
     version: int
     """Number of changes, not counting generated tokens."""
     n_nodes: int
@@ -45,6 +45,13 @@ class Document(msgspec.Struct, kw_only=True):
     is_trashed: bool
     created_ms: int
     changed_ms: int
+
+
+class ImportedDocument(Document, kw_only=True):
+    """A document that was created from a file."""
+
+    notes: list[str]
+    """Sentences on what of the file does not apply, and on what was assumed."""
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -68,6 +75,10 @@ class Node(msgspec.Struct, kw_only=True):
     """Why generation ended: `end`, `stop`, `length`, `context_full` or `cancelled`."""
     error: str | None
     """Why generation was interrupted, if the server knows."""
+    n_computed: int | None
+    """Prompt tokens that its branch computed; null until the branch has ended, and for text that was written by hand."""
+    n_cached: int | None
+    """Prompt tokens that its branch took from the cache or shared with a sibling."""
     label: str
     note: str
     is_bookmarked: bool

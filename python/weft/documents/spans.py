@@ -3,6 +3,7 @@
 The spans of a node cover a prefix of its text; the rest has no known tokens. No I/O here.
 """
 
+import codecs
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,7 @@ from weft.documents.records import Alternative, Span
 
 _decode = msgspec.msgpack.Decoder(list[Span]).decode
 _encode = msgspec.msgpack.Encoder().encode
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def encoded(spans: Sequence[Span]) -> bytes:
@@ -89,27 +91,82 @@ def prompt_pieces(text: str, spans: Sequence[Span]) -> list[int | bytes]:
     return [*pieces, *([data[start:]] if start < len(data) else [])]
 
 
+def decode(data: bytes) -> tuple[str, bytes]:
+    """Returns the text of bytes, with U+FFFD for invalid ones, and the bytes of an incomplete character at their end."""
+    decoder = _Decoder(errors="replace")
+    return decoder.decode(data), decoder.getstate()[0]
+
+
+class _Waiting:
+    """A token whose text is incomplete."""
+
+    __slots__ = ("is_open", "logprob", "text", "token", "top")
+
+    def __init__(self, token: int, logprob: float | None, top: tuple[Alternative, ...]) -> None:
+        self.token = token
+        self.logprob = logprob
+        self.top = top
+        self.text = b""
+        """Text of its bytes, as far as it is known."""
+        self.is_open = False
+        """True while its last character is incomplete."""
+
+    @property
+    def span(self) -> Span:
+        return Span(len(self.text), self.token, self.logprob, self.top)
+
+
 class SpanBuilder:
     """Assigns the bytes of a growing text to the tokens that generate it.
 
-    Text may come after its tokens, as while a character is incomplete, or not at all, as a stop string.
+    Text may come after its tokens, as while a character is incomplete, or not at all, as a stop string. Bytes that are no
+    character are U+FFFD in the text. The text of a token that ends before its character is complete has no bytes of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lead: bytes = b"") -> None:
+        """Creates a builder.
+
+        Args:
+            lead: Bytes of an incomplete character before the first token. The text has the whole character.
+        """
+        self._lead = lead
         self._text = bytearray()
         """Text that no span covers yet."""
-        self._waiting: deque[tuple[bytes, Span]] = deque()
-        """Tokens whose text is incomplete, with their bytes."""
+        self._waiting: deque[_Waiting] = deque()
+        """Tokens whose text is incomplete."""
+        self._open: list[tuple[_Waiting, bytes]] = []
+        """Tokens of the last, incomplete character, with their bytes of it."""
         self._hidden: list[Span] = []
         """Last tokens, all without text. An end token is one of them until another token follows."""
         self._is_lost = False
-        """True after a token whose bytes the text does not have, as an invalid character."""
+        """True after a token whose text the given text does not have."""
 
     def add(self, piece: bytes, token: int, logprob: float | None, top: tuple[Alternative, ...], text: str) -> None:
         """Adds a token with its bytes, and the text that it completes."""
         if not self._is_lost:
-            self._waiting.append((piece, Span(len(piece), token, logprob, top)))
+            self._waiting.append(_Waiting(token, logprob, top))
+            self._add_bytes(self._waiting[-1], piece)
             self._text += text.encode()
+
+    def _add_bytes(self, waiting: _Waiting, piece: bytes) -> None:
+        if not piece:
+            return
+        self._open.append((waiting, self._lead + piece))
+        self._lead = b""
+        given = b"".join(data for _, data in self._open)
+        text, rest = decode(given)
+        waiting.is_open = bool(rest)
+        if rest == given:
+            return
+        data = text.encode()
+        is_valid = data + rest == given
+        for each, own in self._open[:-1]:
+            each.text += own if is_valid else b""
+            each.is_open = False
+        # An incomplete character lies within the last token, since that has completed the one before.
+        own = self._open[-1][1]
+        waiting.text += own[: len(own) - len(rest)] if is_valid else data
+        self._open = [(waiting, rest)] if rest else []
 
     def add_text(self, text: str) -> None:
         """Adds text of tokens that were added before."""
@@ -118,17 +175,17 @@ class SpanBuilder:
     def take(self) -> list[Span]:
         """Returns the spans of tokens whose text is complete, since the last call."""
         spans: list[Span] = []
-        while self._waiting and not self._is_lost:
-            piece, span = self._waiting[0]
-            if len(piece) > len(self._text):
-                self._is_lost = not piece.startswith(bytes(self._text))
+        while self._waiting and not self._is_lost and not self._waiting[0].is_open:
+            text = self._waiting[0].text
+            if len(text) > len(self._text):
+                self._is_lost = not text.startswith(bytes(self._text))
                 break
-            if not self._text.startswith(piece):
+            if not self._text.startswith(text):
                 self._is_lost = True
                 break
-            self._waiting.popleft()
-            del self._text[: len(piece)]
-            if piece:
+            span = self._waiting.popleft().span
+            del self._text[: len(text)]
+            if text:
                 spans += [*self._hidden, span]
                 self._hidden = []
             else:
@@ -140,6 +197,9 @@ class SpanBuilder:
 
     def finish(self, end_token: int | None) -> list[Span]:
         """Returns the remaining spans of a branch that has ended, without its end token."""
+        for each, _ in self._open:
+            each.is_open = False
+        self._open.clear()
         spans = self.take()
         if not self._is_lost and not self._text:
             spans += [span for span in self._hidden if span.token != end_token]

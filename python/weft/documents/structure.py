@@ -67,7 +67,7 @@ def move(database: Database, key: DocumentKey, node_id: int, parent: int | None,
 
 
 def delete(database: Database, key: DocumentKey, node_id: int) -> list[int]:
-    """Deletes a node with its descendants for good. Returns their ids.
+    """Deletes a node with its descendants permanently. Returns their ids.
 
     Raises:
         DocumentNotFoundError: The document or the node does not exist.
@@ -142,7 +142,7 @@ def merge(database: Database, key: DocumentKey, node_id: int) -> tuple[list[Node
     """Joins a node with its only child, whose children become the node's.
 
     Returns:
-        The node and the moved children, and the id of the child, which is gone.
+        The node and the moved children, and the id of the child, which no longer exists.
 
     Raises:
         DocumentNotFoundError: The document or the node does not exist.
@@ -176,6 +176,8 @@ def merge(database: Database, key: DocumentKey, node_id: int) -> tuple[list[Node
             "state": second.node.state,
             "finish_reason": second.node.finish_reason,
             "error": second.node.error,
+            "n_computed": first.node.n_computed if first.node.n_computed is not None else second.node.n_computed,
+            "n_cached": first.node.n_cached if first.node.n_cached is not None else second.node.n_cached,
             "label": first.node.label or second.node.label,
             "note": "\n".join(filter(None, (first.node.note, second.node.note))),
             "is_bookmarked": first.node.is_bookmarked or second.node.is_bookmarked,

@@ -48,9 +48,9 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """Device cache cells, in tokens, that are free or used by idle prefixes only."""
     n_pending: int | None = None
     """Prompt tokens that running sequences have yet to compute; `None` if unknown."""
-    pool: bytes = b""
+    device: bytes = b""
     """Hashes of blocks in the device cache, encoded by `pack`."""
-    stored: bytes = b""
+    host: bytes = b""
     """Hashes of blocks in the host cache only, encoded by `pack`."""
 
 
@@ -62,7 +62,7 @@ async def digest_of(engine: Engine, key: bytes) -> Digest:
         EngineStoppedError: The engine was closed, possibly during the call.
     """
     made_at = time.time()
-    pool, stored = await engine.prefix_digest(key, n_max=MAX_HASHES)
+    device, host = await engine.prefix_digest(key, n_max=MAX_HASHES)
     stats = engine.stats()
     return Digest(
         made_at=made_at,
@@ -71,8 +71,8 @@ async def digest_of(engine: Engine, key: bytes) -> Digest:
         n_slots=len(stats.slots),
         n_free_cells=stats.n_cells - stats.n_cells_used + stats.n_cells_idle,
         n_pending=sum(max(slot.n_prompt - slot.n_cached - slot.n_computed, 0) for slot in stats.slots),
-        pool=pool,
-        stored=stored,
+        device=device,
+        host=host,
     )
 
 
@@ -122,7 +122,7 @@ def pack(hashes: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def unpack(packed: bytes) -> frozenset[int]:
+def unpack(packed: bytes) -> set[int]:
     """Decodes the result of `pack`.
 
     Raises:
@@ -132,4 +132,4 @@ def unpack(packed: bytes) -> frozenset[int]:
     numbers.frombytes(packed)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return frozenset(numbers)
+    return set(numbers)

@@ -57,6 +57,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     compute: SimpleNamespace
     is_repeatable: bool
     no_speculation_reason: str | None
+    draft_type: str | None
     embeddings_are_repeatable: bool
     adapters: list[SimpleNamespace]
     stats: SimpleNamespace

@@ -79,7 +79,7 @@ class _Text(NamedTuple):
 class _ReplicaRecord:
     """The router's record of a replica."""
 
-    __slots__ = ("made_at", "packed", "pool", "prompts", "sent", "stored")
+    __slots__ = ("device", "host", "made_at", "packed", "prompts", "sent")
 
     def __init__(self) -> None:
         self.sent: dict[int, float] = {}
@@ -92,17 +92,17 @@ class _ReplicaRecord:
         """Discards the last digest."""
         self.made_at = float("-inf")
         self.packed = b"", b""
-        self.pool: frozenset[int] = frozenset()
-        self.stored: frozenset[int] = frozenset()
+        self.device: set[int] = set()
+        self.host: set[int] = set()
 
     def read(self, digest: Digest) -> None:
         """Records a new digest, and drops older records of sent blocks, which it supersedes."""
         if digest.made_at == self.made_at:
             return
         self.made_at = digest.made_at
-        if self.packed != (digest.pool, digest.stored):
-            self.packed = digest.pool, digest.stored
-            self.pool, self.stored = unpack(digest.pool), unpack(digest.stored)
+        if self.packed != (digest.device, digest.host):
+            self.packed = digest.device, digest.host
+            self.device, self.host = unpack(digest.device), unpack(digest.host)
         # Prompts are started in the order in which they were sent, so waiting and running ones are the most recent.
         n_open = digest.n_queued + self.n_since(digest.made_at) + (digest.n_running if digest.n_pending else 0)
         first_open = self.prompts[-min(n_open, len(self.prompts))][0] if n_open and self.prompts else float("inf")
@@ -264,9 +264,9 @@ class Router:
             running = self._typical * digest.n_running / 2 if digest.n_pending is None else digest.n_pending
             n_waiting = min(digest.n_queued + record.n_since(digest.made_at), n_requests)
             pending = running + record.pending(n_waiting, self._typical)
-        in_pool, in_store = _cached_lengths(record, text)
-        next_block = next(islice(text.places, (in_pool + in_store) // BLOCK, None), None)
-        own = _n_to_compute(text, in_pool, in_store)
+        in_device, in_host = _cached_lengths(record, text)
+        next_block = next(islice(text.places, (in_device + in_host) // BLOCK, None), None)
+        own = _n_to_compute(text, in_device, in_host)
         return _Estimate(candidate.replica_id, own, pending, n_requests, n_slots, n_free_cells, next_block)
 
 
@@ -277,19 +277,19 @@ def _text(tokens: Sequence[int], salt: bytes) -> _Text:
 
 def _cached_lengths(record: _ReplicaRecord, text: _Text) -> tuple[int, int]:
     """Returns the length of the prefix in a replica's device cache, and of its continuation in the host cache, in tokens."""
-    in_pool = max(_depth(text, record.pool), _depth(text, record.sent.keys()))
-    in_store = _depth(text, record.stored)
-    return BLOCK * in_pool, BLOCK * max(in_store - in_pool, 0)
+    in_device = max(_depth(text, record.device), _depth(text, record.sent.keys()))
+    in_host = _depth(text, record.host)
+    return BLOCK * in_device, BLOCK * max(in_host - in_device, 0)
 
 
 def _depth(text: _Text, cached: AbstractSet[int]) -> int:
     """Returns the number of leading blocks that are cached: each hash also represents all previous blocks."""
-    # This iteration is bounded by the size of the text, not of the cache.
+    # CPython's `&` iterates over the smaller of a view of keys and a `set`, but over all of a `frozenset`.
     return max(map(text.places.__getitem__, text.places.keys() & cached), default=0)
 
 
-def _n_to_compute(text: _Text, in_pool: int, in_store: int) -> float:
-    return text.n_tokens - in_pool - in_store + RESTORING * in_store
+def _n_to_compute(text: _Text, in_device: int, in_host: int) -> float:
+    return text.n_tokens - in_device - in_host + RESTORING * in_host
 
 
 def _is_far_busier(estimate: _Estimate, least_busy: _Estimate) -> bool:

@@ -291,6 +291,7 @@ class _ReplicaProperties:
         self.compute = info.compute
         self.is_repeatable = info.is_repeatable
         self.no_speculation_reason = info.no_speculation_reason
+        self.draft_type = info.draft_type
         self.embeddings_are_repeatable = info.embeddings_are_repeatable
 
     def __getattr__(self, name: str) -> NoReturn:

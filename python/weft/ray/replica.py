@@ -125,6 +125,7 @@ class Replica:
             compute=plain_copy(engine.compute),
             is_repeatable=engine.is_repeatable,
             no_speculation_reason=engine.no_speculation_reason,
+            draft_type=engine.draft_type,
             embeddings_are_repeatable=engine.embeddings_are_repeatable,
             adapters=plain_copy(engine.adapters),
             stats=plain_copy(engine.stats()),

@@ -17,8 +17,14 @@ A request's way through the modules, each step in a file of its own:
 
 An exception in any step is answered by `errors.py`, in the shape of the API to which the path belongs.
 
-To add an API, write a folder with `schemas.py`, a decoder, an `Encoder` and `routes.py`; name its routes in `app.py`, and its
-shape of errors if it has its own; list the routes that any web page may use in `web_policy.py`. APIs do not import each other.
+To add an API (a dialect), write a folder with `schemas.py`, a decoder, an `Encoder` and `routes.py`; `score_api` is the smallest
+example, `openai` the usual one. Add its routes to `APIS` in `app.py`, and its shape of errors, if it has its own, to
+`ErrorResponses` there; list the routes that any web page may use in `web_policy.py`; describe its fields in `field_texts.toml`
+and its routes in `scripts/api_pages.toml`. APIs do not import each other.
+
+A slow client is detected in three places, which `streaming/__init__.py` describes: in the engine, where the response does not
+read its events; in `streaming/client_timeouts.py`, where the client does not read the response or sends its body too slowly; and
+in `weft/serving/connections.py`, where the end of a response is not acknowledged.
 
 Everything runs on the event loop's thread except for work that would block it. `executor.py` has threads, by purpose, for long
 texts, templates, grammars and files: a long prompt is tokenized on the thread `prompt`, a short one on the event loop. The

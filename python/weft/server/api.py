@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import Guard
 
-from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.awake import NEEDS_NO_MODEL, SERVED_WHILE_LOADING
 from weft.server.errors import ERRORS
 from weft.server.json_request import JsonRequest
 
@@ -32,6 +32,7 @@ class Api:
         errors: Responses = ERRORS,
         dependencies: Mapping[str, Provide] = MappingProxyType({}),
         guards: Sequence[Guard] = (),
+        is_served_while_loading: bool = False,
     ) -> None:
         """Creates an API without routes.
 
@@ -40,7 +41,9 @@ class Api:
             errors: Errors that any of its routes may return.
             dependencies: Dependencies of its handlers.
             guards: Called before each of its handlers; they raise an error to refuse the request.
+            is_served_while_loading: Whether routes that need no model also answer while it is loaded.
         """
+        self._without_model = NEEDS_NO_MODEL | (SERVED_WHILE_LOADING if is_served_while_loading else {})
         self._guards = guards
         self._tag = tag
         self._errors = errors
@@ -76,7 +79,7 @@ class Api:
                 http_method=method,
                 status_code=status_code,
                 responses={**self._errors, **errors},
-                opt={} if needs_model else NEEDS_NO_MODEL,
+                opt={} if needs_model else self._without_model,
                 summary=summary,
                 **more,
             )(function)

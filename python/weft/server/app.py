@@ -23,7 +23,9 @@ from weft.server.compat import single_request_batching as srb
 from weft.server.compat.stream import api as compat_api
 from weft.server.context import caller
 from weft.server.docs import Document, document_router
-from weft.server.documents_api.routes import api as documents_api
+from weft.server.documents_api.branch_routes import api as branches_api
+from weft.server.documents_api.document_routes import api as documents_api
+from weft.server.documents_api.node_routes import api as nodes_api
 from weft.server.documents_api.service import DocumentService
 from weft.server.errors import ErrorResponses
 from weft.server.gateway import Gateway, prefix_of
@@ -48,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 APIS = (
     *(llamacpp_api, streams_api, openai_api, responses_api, anthropic_api, ollama_api),
-    *(compat_api, cache_api, score_api, requests_api, documents_api),
+    *(compat_api, cache_api, score_api, requests_api, documents_api, nodes_api, branches_api),
 )
 """All APIs, in the order of the OpenAPI document."""
 
@@ -67,7 +69,7 @@ def create_app(
     """Creates an ASGI application for an engine that is not running yet.
 
     The application starts the engine in the background and closes it on shutdown. Every route answers 503 until the model is
-    loaded, and after the engine has stopped.
+    loaded, except those of documents that do not need it, and after the engine has stopped.
 
     Args:
         engine: The engine. The application takes ownership of it.

@@ -1,17 +1,41 @@
-"""Middleware that loads the model, if idle unloading is enabled, before a request that needs it."""
+"""Which routes need the model, and middleware that loads it before them if idle unloading is enabled."""
 
+import re
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from litestar.enums import ScopeType
+from litestar.handlers import BaseRouteHandler
 from litestar.middleware import ASGIMiddleware
+from litestar.routes import BaseRoute, HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from weft.server.model.idle_unloader import IdleUnloader
 
 NEEDS_NO_MODEL: dict[str, Any] = {"needs_no_model": True}
 """`opt` of routes that answer without the model. They neither load it nor postpone its unloading."""
+
+SERVED_WHILE_LOADING: dict[str, Any] = {"served_while_loading": True}
+"""`opt` of routes that answer while the model is loaded. All others answer 503 meanwhile, as in llama-server."""
+
+
+def needs_no_model(handler: BaseRouteHandler) -> bool:
+    """Returns whether a route answers without the model."""
+    return NEEDS_NO_MODEL.items() <= handler.opt.items()
+
+
+def served_while_loading(routes: Iterable[BaseRoute]) -> Mapping[str, re.Pattern[str]]:
+    """Returns the paths of routes with `SERVED_WHILE_LOADING`, by method."""
+    paths: defaultdict[str, list[str]] = defaultdict(list)
+    for route in routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            if SERVED_WHILE_LOADING.items() <= handler.opt.items():
+                for method in handler.http_methods:
+                    paths[method].append(re.sub(r"\{[^}]*\}", "[^/]+", route.path))
+    return {method: re.compile("|".join(own)) for method, own in paths.items()}
 
 
 _arrived_ns: ContextVar[int | None] = ContextVar("arrived_ns", default=None)

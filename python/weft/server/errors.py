@@ -22,6 +22,7 @@ from weft.errors import (
     DocumentConflictError,
     DocumentFileError,
     DocumentNotFoundError,
+    DocumentsBusyError,
     DocumentsFullError,
     EngineStoppedError,
     InvalidConfigError,
@@ -65,8 +66,8 @@ class ErrorBody(msgspec.Struct):
 
 
 RETRY_AFTER_S = 1
-"""`Retry-After` when the queue is full, in seconds. The waiting time cannot be predicted; one second is the header's smallest
-value that keeps clients from retrying in a tight loop."""
+"""`Retry-After` when the queue is full or the model is not available, in seconds. The waiting time cannot be predicted; one
+second is the header's smallest value that keeps clients from retrying in a tight loop."""
 
 
 _ANYWHERE = {
@@ -76,7 +77,7 @@ _ANYWHERE = {
     415: "A web page of another origin sent a body that is not `application/json`.",
     421: "The `Host` is not allowed.",
     429: "The server is busy; retry after the seconds in `Retry-After`.",
-    503: "The model is being loaded, or the server is stopping.",
+    503: "The model is being loaded, the server is stopping, or another server uses its file of documents.",
 }
 """Errors that any route may return, by status."""
 
@@ -311,6 +312,7 @@ _TABLE: dict[type[Exception], _Row] = {
     DocumentConflictError: _Row(409, Reason.CONFLICT),
     DocumentsFullError: _Row(507, Reason.DOCUMENTS_FULL),
     DocumentFileError: _Row(500, None),
+    DocumentsBusyError: _Row(503, Reason.CONFLICT),
     QueueFullError: _Row(429, Reason.QUEUE_FULL),
     WorkCancelledError: _Row(499, Reason.CLIENT_LEFT),
     NotSupportedError: _Row(501, Reason.NOT_SUPPORTED),
@@ -343,6 +345,7 @@ _HEADERS = {
     429: {"retry-after": str(RETRY_AFTER_S)},
     # Official clients retry a status of 500 or above unless this header forbids it.
     501: {"x-should-retry": "false"},
+    503: {"retry-after": str(RETRY_AFTER_S)},
     507: {"x-should-retry": "false"},
 }
 """Headers of error responses, by status."""

@@ -12,10 +12,12 @@ from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
+from weft.server.awake import served_while_loading
+from weft.server.built_page import ASSETS, BuiltPage
 from weft.server.compat import single_request_batching as srb
 from weft.server.cors import Cors
 from weft.server.errors import ErrorResponses, InvalidKeyError, ServerError, StillLoadingError
-from weft.server.page import DOCS, DOCS_FOLDER, PATHS, SCRIPT, docs_file, page, script
+from weft.server.page import DOCS, DOCS_FOLDER, PATHS, SCRIPT, docs_file, parallel_page, script
 from weft.server.refusals import Reason
 from weft.server.request_line import RequestLine
 from weft.server.service import Service
@@ -40,8 +42,9 @@ class Gateway:
 
     Litestar's middleware does not see requests without a route, so what must hold for every request is here. The order is
     llama-server's: OPTIONS needs no key, because browsers send none with it; the pages are served while the model loads;
-    everything else requires a running engine first and then a key. With `--compat srb`, the model list also reports the
-    engine's state before the engine runs.
+    everything else requires a running engine first and then a key. While the model loads, routes marked with
+    `SERVED_WHILE_LOADING` require only a key. With `--compat srb`, the model list also reports the engine's state before the
+    engine runs.
     """
 
     def __init__(self, service: Service, errors: ErrorResponses, litestar: Litestar) -> None:
@@ -55,10 +58,14 @@ class Gateway:
         self._cors = Cors(settings, self._policy)
         self._keys = Keys(keys_of(settings))
         self._settings = settings
+        self._served_while_loading = served_while_loading(litestar.routes)
         self._files = (
             Files(settings.static_path, service.executor, self._prefix, (route.path for route in litestar.routes))
             if settings.ui and settings.static_path is not None
             else None
+        )
+        self._built_page = (
+            BuiltPage(service.executor) if settings.ui and self._files is None and settings.compat != "parallel" else None
         )
 
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
@@ -128,12 +135,17 @@ class Gateway:
         below = path.removeprefix(self._prefix)
         return below if path.startswith(self._prefix) and below.startswith("/") else None
 
+    def _is_served_while_loading(self, scope: HTTPScope, path: str | None) -> bool:
+        paths = self._served_while_loading.get("GET" if scope["method"] == "HEAD" else scope["method"])
+        return paths is not None and paths.fullmatch(path or "") is not None
+
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """Returns the response to a request that needs no route, or None."""
         is_get = scope["method"] in ("GET", "HEAD")
-        if is_get and path in (*PATHS, SCRIPT, *DOCS, DOCS_FOLDER) and (answer := await self._page(path)) is not None:
+        if is_get and path is not None and (answer := await self._public_file(scope, path)) is not None:
             return answer
-        if (refusal := self.service.lifecycle.refusal()) is not None:
+        refusal = self.service.lifecycle.refusal()
+        if refusal is not None and not (isinstance(refusal, StillLoadingError) and self._is_served_while_loading(scope, path)):
             if is_get and path in srb.MODEL_PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return srb.waiting_models(self.service)
             # `/health` has these fields in llama-server of 2024.
@@ -150,8 +162,12 @@ class Gateway:
             return None
         return await self._files.answer(path)
 
-    async def _page(self, path: str) -> ASGIResponse | None:
-        """Returns a file of the folder, or else the built-in page (without a folder), script or documentation."""
+    async def _public_file(self, scope: HTTPScope, path: str) -> ASGIResponse | None:
+        """Returns a file that needs no key: of the folder, or else (without a folder) of a built-in page."""
+        if self._built_page is not None and (path in PATHS or path.startswith(ASSETS)):
+            return await self._built_page.answer(path, scope["headers"])
+        if path not in (*PATHS, SCRIPT, *DOCS, DOCS_FOLDER):
+            return None
         found = None if self._files is None else await self._files.answer(path)
         if found is not None:
             return found
@@ -161,7 +177,7 @@ class Gateway:
             return None
         if path == SCRIPT:
             return script()
-        return page(self._settings) if self._files is None else None
+        return parallel_page() if self._files is None else None
 
     def _refused(
         self, scope: HTTPScope, path: str | None, error: Exception, also: Mapping[str, str] = MappingProxyType({})

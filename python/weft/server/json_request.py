@@ -10,6 +10,7 @@ from litestar.exceptions import ClientException, InternalServerException, Serial
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from weft._native import read_body
+from weft.server.awake import needs_no_model
 from weft.server.errors import BodiesTooLargeError
 from weft.server.executor import Purpose
 from weft.server.json_errors import why_not_json
@@ -34,6 +35,9 @@ id with its comma has up to 8 bytes, a token's text is rarely longer, and an esc
 MEDIA_BYTES = MAX_BYTES * 4 // 3
 """Added to the limit for the images and audio of a request, in base64, if the model has a projector."""
 
+BYTES_WITHOUT_MODEL = 64 * 1024 * 1024
+"""Default body limit of routes that answer without the model, such as imports of documents."""
+
 MAX_TOGETHER_BYTES = 1024 * 1024 * 1024
 """Maximum total size of bodies that are being received or wait to be decoded, not counting the first [`LARGE_BODY`] bytes of
 each."""
@@ -47,7 +51,7 @@ ONE_BIAS = ((1, 0.5),)
 
 
 def max_body(service: Service) -> int:
-    """Returns the maximum size of a body, in bytes."""
+    """Returns the maximum size of a body of a route that needs the model, in bytes."""
     if service.settings.max_body is not None:
         return service.settings.max_body
     engine = service.engine
@@ -79,6 +83,13 @@ class JsonRequest(Request[Any, Any, Any]):
     def _service(self) -> Service:
         return cast("Service", self.app.state.service)
 
+    @property
+    def _max_body(self) -> int:
+        if needs_no_model(self.route_handler):
+            given = self._service.settings.max_body
+            return BYTES_WITHOUT_MODEL if given is None else given
+        return max_body(self._service)
+
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yields the body in chunks as they arrive.
 
@@ -86,7 +97,7 @@ class JsonRequest(Request[Any, Any, Any]):
             ClientException: The body is too large. A body that is announced as too large is not read.
             BodiesTooLargeError: The total size of all bodies would exceed its limit.
         """
-        limit = max_body(self._service)
+        limit = self._max_body
         size = self.content_length or 0
         _check_size(size, limit)
         size = 0

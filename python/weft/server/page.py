@@ -1,4 +1,4 @@
-"""The built-in pages at `/` (a prompt and its branches, or several chats) and `/docs`, and a script for users' own pages."""
+"""The built-in pages of one file: `/` with `--compat parallel`, and `/docs`; and a script for users' own pages."""
 
 import re
 from base64 import b64encode
@@ -7,8 +7,6 @@ from hashlib import sha256
 from importlib.resources import files
 
 from litestar.response.base import ASGIResponse
-
-from weft.settings import Settings
 
 PATHS = ("/", "/index.html")
 """Paths of the page."""
@@ -23,9 +21,12 @@ DOCS_FOLDER = "/docs/"
 """Path that leads to the documentation page."""
 
 
-def page(settings: Settings) -> ASGIResponse:
-    """Returns the page: several chats with `--compat parallel`, else one prompt and its branches."""
-    return _page("parallel.html" if settings.compat == "parallel" else "page.html")
+@cache
+def parallel_page() -> ASGIResponse:
+    """Returns the page of several chats, with a policy that forbids browsers to load anything else."""
+    text = text_of("parallel.html")
+    headers = _page_headers(script=_hash_of("script", text), style=_hash_of("style", text), images="data:")
+    return ASGIResponse(body=text, media_type="text/html", headers=_HEADERS | headers)
 
 
 @cache
@@ -63,14 +64,6 @@ def text_of(name: str) -> str:
 
 def _read(name: str) -> str:
     return (files("weft.server") / name).read_text(encoding="utf-8")
-
-
-@cache
-def _page(name: str) -> ASGIResponse:
-    """Returns a self-contained page, with a policy that forbids browsers to load anything else."""
-    text = text_of(name)
-    headers = _page_headers(script=_hash_of("script", text), style=_hash_of("style", text), images="data:")
-    return ASGIResponse(body=text, media_type="text/html", headers=_HEADERS | headers)
 
 
 def _page_headers(*, script: str, style: str, images: str) -> dict[str, str]:

@@ -145,6 +145,9 @@ class Settings(ChatSettings):
     ui: bool = True
     documents: bool = True
     documents_path: str | None = None
+    documents_max_documents: int | None = parsed(None, whole(1))
+    documents_max_nodes: int | None = parsed(None, whole(1))
+    documents_max_bytes: int | None = parsed(None, whole(1, 2**63 - 1))
     slots_endpoint: bool = True
     props_endpoint: bool = False
     metrics: bool = False

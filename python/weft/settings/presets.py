@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 _CODE = "--port 8012 -ub 1024 -b 1024 -c 0"
-_DRAFT = "-hfd ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF:Q8_0"
+_DRAFT = "-hfd ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF:Q8_0 --spec-type draft-simple"
 _OPEN = "--port 8013 -ub 2048 -b 32768 -np 2 -c 262144 --temp 1 --top-p 1 --top-k 0 --min-p 0.01"
 _VISION = "--port 8014 -c 0"
 

@@ -58,7 +58,7 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let stats = engine.stats();
 
     let ends = watch.streams.iter().filter_map(|stream| stream.branches[0].end.as_ref());
-    let mut n_computed: Vec<u32> = ends.map(|end| end.usage.n_computed).collect();
+    let mut n_computed: Vec<u32> = ends.map(|end| end.usage.n_prompt_computed).collect();
     n_computed.sort_unstable();
     let (least, most) = (n_computed[0], n_computed[n_computed.len() - 1]);
     let n_distinct = n_fans * (N_PROMPT + (N_BRANCHES * (N_BRANCH - 1)) as usize);

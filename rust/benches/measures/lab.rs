@@ -109,7 +109,7 @@ impl Lab {
             watch.read_all()?;
         }
         let end = watch.streams[1].branches[0].end.as_ref().ok_or("a prompt was not computed")?;
-        Ok(f64::from(end.usage.n_computed) / (end.usage.prompt_ms / 1e3))
+        Ok(f64::from(end.usage.n_prompt_computed) / (end.usage.prompt_ms / 1e3))
     }
 
     /// Returns `n_tokens` tokens that form a new prompt, without special tokens.

@@ -208,7 +208,7 @@ impl Outcome {
                 self.branch(index).tokens.push((token, text.to_string(), bits));
             }
             Event::Finished(Finished { index, reason, text, usage, is_truncated, .. }) => {
-                let finished = (reason, text.to_string(), is_truncated, usage.n_predicted, usage.n_held);
+                let finished = (reason, text.to_string(), is_truncated, usage.n_predicted, usage.n_context);
                 self.branch(index).finished = Some(finished);
             }
             Event::PromptLogprobs(report) => {

@@ -1,7 +1,7 @@
 //! Speculative decoding: what drafts cost, what they gain, and that they change nothing.
 //!
 //! `cargo bench --bench speculation -- --part NAME [MODEL]`; without llama.cpp (`--no-default-features`) there is only the part
-//! `index`. Each part takes less than four minutes.
+//! `index`. Each part takes one to ten minutes.
 //!
 //! | part | measures |
 //! | --- | --- |
@@ -10,6 +10,7 @@
 //! | `oracle` | tokens per second by acceptance, with recorded outputs as drafts, against the best length that the costs allow |
 //! | `loads` | tokens per second, gaps and cost of drafting with drafts from text and constraints, off and on by turns |
 //! | `traces` | the same for prompts and answers of agents, from a file that `python -m benches.traces` writes |
+//! | `draft` | a draft model: acceptance, cost and speed by the length of its drafts, and with the length that the engine chooses |
 //! | `equality` | nothing: runs `--requests N` without drafts and with them, and compares every bit |
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
@@ -19,6 +20,8 @@
 mod bench;
 #[cfg(feature = "llama")]
 mod costs;
+#[cfg(feature = "llama")]
+mod draft;
 #[cfg(feature = "llama")]
 mod equality;
 mod index;

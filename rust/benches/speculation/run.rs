@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{EngineConfig, KernelChoice, SpeculationMode};
+use weft::config::{EngineConfig, KernelChoice, SpeculationConfig, SpeculationMode};
 use weft::engine::{Engine, Stats};
 use weft::llama::{self, Model};
 use weft::request::{Request, Token};
@@ -16,6 +16,20 @@ use crate::watch::Watch;
 /// # Errors
 /// A message, if it does not start, or drafts nothing.
 pub(crate) fn start(model: &Arc<Model>, options: &Options, n_slots: u32, n_ctx: u32) -> Result<Engine, String> {
+    start_with(model, options, n_slots, n_ctx, SpeculationMode::Auto.into())
+}
+
+/// As [`start`], with these settings of speculative decoding.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn start_with(
+    model: &Arc<Model>,
+    options: &Options,
+    n_slots: u32,
+    n_ctx: u32,
+    speculation: SpeculationConfig,
+) -> Result<Engine, String> {
     let config = EngineConfig {
         n_slots: Some(n_slots),
         n_ctx: Some(n_ctx),
@@ -23,7 +37,7 @@ pub(crate) fn start(model: &Arc<Model>, options: &Options, n_slots: u32, n_ctx: 
         n_threads: options.n_threads,
         n_threads_batch: options.n_threads,
         kernels: KernelChoice::Weft,
-        speculation: SpeculationMode::Auto.into(),
+        speculation,
         ..EngineConfig::default()
     };
     let engine = llama::start(model, &config).map_err(|error| error.to_string())?;

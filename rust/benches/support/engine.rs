@@ -133,8 +133,8 @@ impl EngineSide {
             request.max_tokens = Some(1);
             let stream = engine.submit(request, None).map_err(|error| error.to_string())?;
             let end = ends(stream)?.pop().ok_or("a stream ended with nothing")?;
-            if end.usage.n_computed as usize != n_tokens {
-                return Err(format!("of {n_tokens} tokens {} were computed", end.usage.n_computed));
+            if end.usage.n_prompt_computed as usize != n_tokens {
+                return Err(format!("of {n_tokens} tokens {} were computed", end.usage.n_prompt_computed));
             }
             last = Some(Duration::from_secs_f64(end.usage.prompt_ms / 1e3));
         }

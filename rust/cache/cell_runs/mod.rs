@@ -284,7 +284,7 @@ impl CellRuns {
 
     /// The position of the token in the highest used cell, and the cells of its run from that cell down to the first.
     pub(super) fn top(&self) -> Option<(u32, impl Iterator<Item = CellId>)> {
-        let CellOwner { run, position } = self.owners[self.cells.n_reached().checked_sub(1)?];
+        let CellOwner { run, position } = self.owners[self.cells.n_cells_reached().checked_sub(1)?];
         let run = self.run(run);
         let cells = &run.cells[..=(position - run.start) as usize];
         Some((position, cells.iter().rev().copied().inspect(|_| visit_counter::count_visited(1))))
@@ -292,7 +292,7 @@ impl CellRuns {
 
     /// All ids that hold the highest used cell, sorted.
     pub(super) fn holders_of_top(&self) -> Vec<KvSeqId> {
-        let Some(top) = self.cells.n_reached().checked_sub(1) else { return Vec::new() };
+        let Some(top) = self.cells.n_cells_reached().checked_sub(1) else { return Vec::new() };
         let mut pending = vec![self.owners[top].run];
         let mut holders = Vec::new();
         while let Some(at) = pending.pop() {

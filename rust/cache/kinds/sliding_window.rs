@@ -79,7 +79,8 @@ impl MemoryRules for SlidingWindowRules {
 
     /// A text is reloaded as a whole or not at all. A pin is exempt: its entries are always saved.
     fn is_saved_together(&self, cache: &KvCache, victim: NodeId, candidate: &OffloadCandidate) -> bool {
-        cache.tree.node(candidate.node()).n_pins == 0 && (candidate.is_within(victim) || candidate.contains(cache, victim))
+        cache.tree.node(candidate.node).n_pins == 0
+            && (candidate.is_within(victim) || cache.tree.is_within(victim, candidate.node))
     }
 }
 

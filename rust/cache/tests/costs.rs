@@ -85,11 +85,11 @@ fn the_cost_of_a_relocation_is_bounded_by_its_limit() {
         let (n_visited, relocation) = visit_counter::count_visits(|| large.cache.next_relocation(MAX_UNITS));
         let relocation = relocation.expect("half of the lower cells are free");
         assert!(n_visited < budget, "{n_visited} visits for {} tokens of {} ids", relocation.range.len(), relocation.ids.len());
-        let n_reached = large.cache.n_reached();
+        let n_cells_reached = large.cache.n_cells_reached();
         // Full words of the bitmap are passed once per move.
         let (n_visited, ()) = visit_counter::count_visits(|| large.cache.record_relocation(&relocation));
         assert!(n_visited < budget + N_SHARED as u64 / 64, "{n_visited} visits for a move");
-        assert!(large.cache.n_reached() < n_reached);
+        assert!(large.cache.n_cells_reached() < n_cells_reached);
     }
     // The remaining ids share the rest of the text, which is one long node.
     for id in ids {

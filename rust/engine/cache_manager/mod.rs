@@ -8,6 +8,7 @@ pub(crate) mod move_budget;
 pub(crate) mod moves;
 pub(crate) mod reclaim;
 
+use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -25,14 +26,41 @@ use crate::request::{PinnedPrefix, PlacedMedia, Token};
 /// Queued changes are applied before each call that depends on them.
 pub(crate) struct CacheManager<R> {
     runner: R,
-    kv: KvCache,
+    /// In a cell, so that a read, too, carries out what dropped guards have released.
+    books: RefCell<Books>,
     released: ReleaseQueue,
-    /// Reservations by the number of their guard.
-    reservations: BTreeMap<u64, Reservation>,
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
     newest_start: u64,
     copy_time: CopyTime,
+}
+
+struct Books {
+    kv: KvCache,
+    reservations: BTreeMap<u64, Reservation>,
+}
+
+impl Books {
+    fn settle(&mut self, released: &ReleaseQueue) {
+        if released.is_empty() {
+            return;
+        }
+        for release in released.take() {
+            match release {
+                Release::Unpin(id) => self.kv.unpin(id),
+                Release::Truncate(id, n_kept) => self.kv.truncate_memory(id, n_kept),
+                Release::Discard(id) => self.kv.discard(id),
+                Release::DiscardFailed(id) => self.kv.discard_failed(id),
+                Release::Reserve(id, n_kept, number) => {
+                    self.reservations.insert(number, self.kv.reserve(id, n_kept));
+                }
+                Release::EndReservation(number) => {
+                    let reservation = self.reservations.remove(&number).expect("a reservation ends once");
+                    self.kv.release(reservation);
+                }
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,9 +76,8 @@ impl<R: Runner> CacheManager<R> {
             .with_ids_for_slots(limits.n_slots);
         Self {
             runner,
-            kv,
+            books: RefCell::new(Books { kv, reservations: BTreeMap::new() }),
             released: ReleaseQueue::default(),
-            reservations: BTreeMap::new(),
             move_budget: MoveBudget::new(),
             newest_start: 0,
             copy_time: CopyTime::default(),
@@ -65,63 +92,38 @@ impl<R: Runner> CacheManager<R> {
         self.runner.memory_kind()
     }
 
-    pub(crate) fn has_host_cache(&self) -> bool {
-        self.kv.has_host_cache()
-    }
-
-    /// Returns the bookkeeping as of the last [`CacheManager::settle`].
-    pub(crate) fn kv(&self) -> &KvCache {
-        debug_assert!(self.released.is_empty(), "a cache is read before what was released is idle");
-        &self.kv
-    }
-
-    fn settled(&mut self) -> &mut KvCache {
-        self.settle();
-        &mut self.kv
-    }
-
-    /// Carries out the releases of dropped guards.
-    pub(crate) fn settle(&mut self) {
-        if self.released.is_empty() {
-            return;
+    /// Returns a view of the bookkeeping, after the releases of dropped guards. It does not change while it exists.
+    pub(crate) fn kv(&self) -> Ref<'_, KvCache> {
+        if let Ok(mut books) = self.books.try_borrow_mut() {
+            books.settle(&self.released);
         }
-        for release in self.released.take() {
-            match release {
-                Release::Unpin(id) => self.kv.unpin(id),
-                Release::Truncate(id, n_kept) => {
-                    self.apply_ops();
-                    self.kv.truncate(id, n_kept);
-                    if !self.runner.truncate(id, n_kept) {
+        Ref::map(self.books.borrow(), |books| &books.kv)
+    }
+
+    fn kv_mut(&mut self) -> &mut KvCache {
+        let books = self.books.get_mut();
+        books.settle(&self.released);
+        &mut books.kv
+    }
+
+    /// Carries out the releases of dropped guards, and all changes in the runner's memory.
+    pub(crate) fn flush(&mut self) {
+        let Self { runner, books, released, .. } = self;
+        let books = books.get_mut();
+        books.settle(released);
+        for op in books.kv.take_ops() {
+            match op {
+                CacheOp::Fork { from, to, n_tokens } => runner.fork(from, to, n_tokens),
+                CacheOp::Truncate(id, n_kept) => {
+                    let is_done = runner.truncate(id, n_kept);
+                    assert!(is_done, "only a memory that can be cut anywhere is truncated");
+                }
+                CacheOp::TruncateIfPossible(id, n_kept) => {
+                    if !runner.truncate(id, n_kept) {
                         tracing::debug!("the memory cannot drop the tokens of sequence {} from {n_kept} on", id.0);
                     }
                 }
-                Release::Discard(id) => self.kv.discard(id),
-                Release::DiscardFailed(id) => self.kv.discard_failed(id),
-                Release::Reserve(id, n_kept, number) => {
-                    self.reservations.insert(number, self.kv.reserve(id, n_kept));
-                }
-                Release::EndReservation(number) => {
-                    let reservation = self.reservations.remove(&number).expect("a reservation ends once");
-                    self.kv.release(reservation);
-                }
-            }
-        }
-    }
-
-    pub(crate) fn flush(&mut self) {
-        self.settle();
-        self.apply_ops();
-    }
-
-    fn apply_ops(&mut self) {
-        for op in self.kv.take_ops() {
-            match op {
-                CacheOp::Fork { from, to, n_tokens } => self.runner.fork(from, to, n_tokens),
-                CacheOp::Truncate(id, n_kept) => {
-                    let is_done = self.runner.truncate(id, n_kept);
-                    assert!(is_done, "only a memory that can be cut anywhere is truncated");
-                }
-                CacheOp::Drop(id) => self.runner.drop_sequence(id),
+                CacheOp::Drop(id) => runner.drop_sequence(id),
             }
         }
     }
@@ -130,55 +132,52 @@ impl<R: Runner> CacheManager<R> {
         std::mem::take(&mut self.copy_time)
     }
 
-    pub(crate) fn n_reached(&self) -> u32 {
-        u32::try_from(self.kv.n_reached()).expect("a device cache has fewer than 2³² cells")
+    pub(crate) fn n_cells_reached(&self) -> u32 {
+        u32::try_from(self.kv().n_cells_reached()).expect("a device cache has fewer than 2³² cells")
     }
 
-    pub(crate) fn n_free_ids(&mut self) -> usize {
-        self.settled().n_free_ids()
+    pub(crate) fn n_free(&self) -> u32 {
+        u32::try_from(self.kv().n_free()).expect("a device cache has fewer than 2³² cells")
     }
 
-    pub(crate) fn n_free(&mut self) -> u32 {
-        u32::try_from(self.settled().n_free()).expect("a device cache has fewer than 2³² cells")
-    }
-
-    pub(crate) fn n_evictable(&mut self) -> usize {
-        self.settled().n_evictable()
+    pub(crate) fn n_free_ids(&self) -> usize {
+        self.kv().n_free_ids()
     }
 
     pub(crate) fn touch(&mut self, adapter_schedule: &AdapterSchedule, tokens: &[Token]) {
-        self.settled().touch(adapter_schedule, tokens);
+        self.kv_mut().touch(adapter_schedule, tokens);
     }
 
     pub(crate) fn count_hit(&mut self, path: &PathGuard, tokens: &[Token]) {
-        self.settled().count_hit(path.id(), tokens);
+        self.kv_mut().count_hit(path.id(), tokens);
     }
 
     /// Moves the first `n_tokens` of a running sequence into the tree, so that others can share them.
     pub(crate) fn share_first(&mut self, id: KvSeqId, n_tokens: u32) {
-        self.settled().share_first(id, n_tokens);
+        self.kv_mut().share_first(id, n_tokens);
     }
 
     pub(crate) fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (KvSeqId, &'a [Token])>) {
-        self.settled().extend(rows);
+        self.kv_mut().extend(rows);
     }
 
     pub(crate) fn take_evicted(&mut self) -> impl Iterator<Item = EvictedRun> {
-        self.settled().take_evicted()
+        self.kv_mut().take_evicted()
     }
 
     pub(crate) fn erase(&mut self, adapter_schedule: &AdapterSchedule, tokens: &[Token], n_kept: u32) {
-        self.settled().erase(adapter_schedule, tokens, n_kept);
+        self.kv_mut().erase(adapter_schedule, tokens, n_kept);
     }
 
     pub(crate) fn hash_blocks(&mut self, key: &[u8], cursor: DigestCursor) -> (Vec<CachedBlock>, Option<DigestCursor>) {
-        self.settled().hash_blocks(key, cursor)
+        self.kv_mut().hash_blocks(key, cursor)
     }
 
     /// Returns the longest prefix that can be forked or reloaded and does not cut a medium that can only be cached as a whole.
     pub(crate) fn find_match(&mut self, query: &PrefixQuery<'_>, media: &[PlacedMedia]) -> PrefixMatch {
         self.flush();
-        let Self { kv, runner, .. } = self;
+        let Self { books, runner, .. } = self;
+        let kv = &books.get_mut().kv;
         let find = |at_most| {
             let query = PrefixQuery { at_most, ..*query };
             kv.find(&query, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
@@ -201,18 +200,18 @@ impl<R: Runner> CacheManager<R> {
         adapter_schedule: &AdapterSchedule,
         matched: Option<&PrefixMatch>,
     ) -> Option<PathGuard> {
-        let id = self.settled().place(adapter_schedule, matched)?;
-        self.apply_ops();
+        let id = self.kv_mut().place(adapter_schedule, matched)?;
+        self.flush();
         if let Some(provenance) = provenance {
-            self.kv.set_provenance(id, provenance);
+            self.kv_mut().set_provenance(id, provenance);
         }
         Some(self.released.guard(id))
     }
 
     /// As [`CacheManager::place`] without a match, for cells that are never shared.
     pub(crate) fn place_private(&mut self, adapter_schedule: &AdapterSchedule) -> Option<PathGuard> {
-        let id = self.settled().place_private(adapter_schedule)?;
-        self.apply_ops();
+        let id = self.kv_mut().place_private(adapter_schedule)?;
+        self.flush();
         Some(self.released.guard(id))
     }
 
@@ -229,59 +228,64 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn pin(&mut self, path: &mut PathGuard) -> Result<PinnedPrefix, Error> {
-        self.settled().pin(path.disarm())
-    }
-
-    pub(crate) fn check_pin(&mut self, n_tokens: u32) -> Result<(), Error> {
-        self.settled().check_pin(n_tokens)
+        self.kv_mut().pin(path.disarm())
     }
 
     pub(crate) fn unpin_all(&mut self, pin_ids: &[u64]) {
-        self.settle();
         for &pin_id in pin_ids {
-            self.kv.unpin_prefix(pin_id);
+            self.kv_mut().unpin_prefix(pin_id);
         }
     }
 
     /// Returns `false` if no prefix has this id.
     pub(crate) fn unpin(&mut self, pin_id: u64) -> bool {
-        self.settled().unpin_prefix(pin_id)
+        self.kv_mut().unpin_prefix(pin_id)
     }
 
     pub(crate) fn can_fork(&mut self, id: KvSeqId, n_tokens: u32) -> bool {
         self.flush();
-        self.runner.can_fork(id, self.kv.n_held(id), n_tokens)
+        self.runner.can_fork(id, self.kv().n_held(id), n_tokens)
     }
 
-    pub(crate) fn group(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
+    pub(crate) fn group_positions(&mut self, id: KvSeqId, range: Range<u32>, n: u32) {
         self.flush();
-        self.runner.group(id, range, n);
+        self.runner.group_positions(id, range, n);
     }
 
     pub(crate) fn record_start(&mut self) {
-        self.newest_start = self.kv.now();
+        self.newest_start = self.kv_mut().now();
     }
 
     pub(crate) fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.flush();
-        self.move_budget.record_decode(self.kv.now());
+        let now = self.kv().now();
+        self.move_budget.record_decode(now);
         self.runner.decode(plan)
     }
 
     pub(crate) fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
+        if requests.is_empty() {
+            return ModelDrafts::default();
+        }
         self.flush();
         self.runner.draft(requests, max_caught_up)
-    }
-
-    pub(crate) fn n_held(&mut self, id: KvSeqId) -> u32 {
-        self.settled().n_held(id)
     }
 
     /// Keeps only the first `n_kept` tokens of `id`, after a failed decode or a rejected draft, or returns `false` if it cannot.
     pub(crate) fn truncate(&mut self, id: KvSeqId, n_kept: u32) -> bool {
         self.flush();
-        self.kv.truncate(id, n_kept);
+        self.kv_mut().truncate(id, n_kept);
         self.runner.truncate(id, n_kept)
+    }
+
+    /// Drops the rows of rejected drafts: each sequence keeps its first `n_held` tokens.
+    pub(crate) fn drop_rejected(&mut self, verified: &[(KvSeqId, u32)]) {
+        for &(id, n_held) in verified {
+            if self.kv_mut().n_held(id) > n_held {
+                let is_done = self.truncate(id, n_held);
+                assert!(is_done, "only sequences whose cells can be truncated have drafts");
+            }
+        }
     }
 
     pub(crate) fn begin_moving(&mut self, time: Duration) {

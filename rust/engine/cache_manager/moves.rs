@@ -16,11 +16,10 @@ impl<R: Runner> CacheManager<R> {
         if self.kind().is_a_state() {
             return (0..n_held, u64::from(n_held));
         }
-        let (n_tokens, n_units) = self.kv.count_affordable_from(id, start, self.move_budget.affordable_units());
+        let (n_tokens, n_units) = self.kv().count_affordable_from(id, start, self.move_budget.affordable_units());
         (start..n_held.min(start + n_tokens), n_units)
     }
 
-    /// Saves `range` of `id`, at a cost of `n_units` if known.
     pub(crate) fn save(&mut self, id: KvSeqId, range: Range<u32>, n_units: Option<u64>) -> Result<Arc<[u8]>, StateError> {
         self.flush();
         let started = Instant::now();
@@ -42,7 +41,7 @@ impl<R: Runner> CacheManager<R> {
         self.copy_time.reload += took;
         self.move_budget.count(took);
         restored?;
-        self.kv.record_reload(id, tokens, &entry.range);
+        self.kv_mut().record_reload(id, tokens, &entry.range);
         Ok(())
     }
 
@@ -62,8 +61,9 @@ impl<R: Runner> CacheManager<R> {
         self.n_free() >= n_wanted
     }
 
-    pub(crate) fn has_idle_cells(&mut self, n_wanted: u32) -> bool {
-        n_wanted as usize <= self.settled().n_free() + self.kv.n_evictable()
+    pub(crate) fn has_idle_cells(&self, n_wanted: u32) -> bool {
+        let kv = self.kv();
+        n_wanted as usize <= kv.n_free() + kv.n_evictable()
     }
 
     /// Removes the least recently used idle prefix or its tail. Returns `false` if none qualifies.
@@ -74,8 +74,7 @@ impl<R: Runner> CacheManager<R> {
 
     /// Returns the next part of an idle prefix to remove, extended so that no image is split.
     fn next_removal(&mut self, reason: EvictionReason) -> Option<PathRemoval> {
-        self.settle();
-        let mut removal = self.kv.next_removal(self.move_budget.affordable_units(), reason)?;
+        let mut removal = self.kv().next_removal(self.move_budget.affordable_units(), reason)?;
         if let Some(range) = removal.saves.clone() {
             self.flush();
             removal.extend_to(self.runner.widen_to_images(removal.id, range).start);
@@ -94,7 +93,7 @@ impl<R: Runner> CacheManager<R> {
             let bytes = self.save(removal.id, range, Some(removal.n_units));
             bytes.map(|bytes| SavedState { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
         });
-        self.kv.remove_tail(removal, saved, reason)
+        self.kv_mut().remove_tail(removal, saved, reason)
     }
 
     /// Offloads an idle prefix that costs more than it saves. Returns `false` if none qualifies.
@@ -102,10 +101,9 @@ impl<R: Runner> CacheManager<R> {
     /// Idle cells that slow down decodes are offloaded while no sequence runs, once they have cost more than moving them out and
     /// back, and, with [`IdleCost::Scores`], if they are older than the newest start. Without a host cache they stay.
     pub(crate) fn offload_early(&mut self, is_idle: bool) -> bool {
-        self.settle();
         let cost = self.kind().idle_cost;
-        let can_offload = cost != IdleCost::Nothing && self.kv.has_host_cache();
-        if !can_offload || self.move_budget.is_refused_at(self.kv.now()) {
+        let can_offload = cost != IdleCost::Nothing && self.kv().has_host_cache();
+        if !can_offload || self.move_budget.is_refused_at(self.kv().now()) {
             return false;
         }
         let Some(removal) = self.next_removal(EvictionReason::Early) else { return false };
@@ -114,7 +112,8 @@ impl<R: Runner> CacheManager<R> {
             return false;
         }
         let was_removed = self.remove_tail(&removal, EvictionReason::Early);
-        self.move_budget.record_refusal(self.kv.now(), !was_removed);
+        let now = self.kv().now();
+        self.move_budget.record_refusal(now, !was_removed);
         was_removed
     }
 
@@ -126,8 +125,8 @@ impl<R: Runner> CacheManager<R> {
 
     /// Moves cells down if the used ones are scattered. If contents are lost on the way, `on_lost` ends their sequences.
     pub(crate) fn relocate(&mut self, on_lost: impl FnOnce(&[KvSeqId], &str)) -> bool {
-        self.settle();
-        let Some(mut relocation) = self.kv.next_relocation(self.move_budget.affordable_units()) else { return false };
+        let max_units = self.move_budget.affordable_units();
+        let Some(mut relocation) = self.kv_mut().next_relocation(max_units) else { return false };
         self.flush();
         let sharer = *relocation.ids.first().expect("moved cells have a holder");
         relocation.range = self.runner.widen_to_images(sharer, relocation.range);
@@ -135,38 +134,35 @@ impl<R: Runner> CacheManager<R> {
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());
         self.count_offload(started.elapsed());
         match &moved {
-            Ok(()) => self.kv.record_relocation(&relocation),
+            Ok(()) => self.kv_mut().record_relocation(&relocation),
             Err(RelocateError::Refused(error)) => warn("cells could not be moved", error),
             Err(RelocateError::Lost(error)) => {
                 tracing::warn!("cells could not be moved and are lost: {error}");
                 on_lost(&relocation.ids, &error.to_string());
-                self.settled().invalidate(&relocation.ids);
+                self.kv_mut().invalidate(&relocation.ids);
             }
         }
         moved.is_ok()
     }
 
-    /// Saves the state of `id` after `n_tokens` tokens, with the logits after them if known.
     pub(crate) fn save_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
         match self.save(id, 0..n_tokens, None) {
-            Ok(bytes) => drop(self.kv.add_checkpoint(id, n_tokens, bytes, logits)),
+            Ok(bytes) => drop(self.kv_mut().add_checkpoint(id, n_tokens, bytes, logits)),
             Err(error) => warn_unsaved(&error),
         }
     }
 
-    /// Adds a checkpoint that was loaded.
     pub(crate) fn add_checkpoint(&mut self, id: KvSeqId, n_tokens: u32, bytes: Arc<[u8]>, logits: Arc<[f32]>) {
-        self.settle();
-        self.kv.add_checkpoint(id, n_tokens, bytes, Some(logits));
+        self.kv_mut().add_checkpoint(id, n_tokens, bytes, Some(logits));
     }
 
     pub(crate) fn save_window(&mut self, id: KvSeqId, n_tokens: u32) {
         let mut n_kept = 0;
-        while let Some(range) = self.kv.next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {
+        while let Some(range) = self.kv_mut().next_window_part(id, n_tokens).filter(|range| range.start >= n_kept) {
             n_kept = range.end;
             let whole_from = self.runner.whole_from(id, &range);
             let is_kept = match self.save(id, range.clone(), None) {
-                Ok(bytes) => self.kv.add_window(id, &range, SavedState { bytes, whole_from }),
+                Ok(bytes) => self.kv_mut().add_window(id, &range, SavedState { bytes, whole_from }),
                 Err(error) => return warn_unsaved(&error),
             };
             if !is_kept {

@@ -18,12 +18,14 @@ use crate::engine::features::state::{
     FeatureCommand, GroupFeatures, SchedulerFeatures, SequenceFeatures, SharedFeatures, SpecFeatures, StreamFeatures,
 };
 use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, self_extend, speculation, transcripts};
+use crate::engine::ids::{BranchIndex, GroupId, MemberIndex, StreamId};
 use crate::engine::output::completions::Completions;
-use crate::engine::runner::Runner;
+use crate::engine::runner::{ModelDrafts, Runner};
 use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::drafting::{DraftRoom, WantedDrafts};
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{BranchSpec, RequestGroup};
-use crate::engine::scheduler::running_sequence::{Draft, DraftRoom, RunningSequence};
+use crate::engine::scheduler::running_sequence::{Draft, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::engine::stats::Stats;
@@ -45,8 +47,8 @@ fn first<T, const N: usize>(answers: [Option<T>; N]) -> Option<T> {
 
 // Submission, on the caller's thread.
 
-pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
-    forks::control::on_open_stream(inner, request_id, completions);
+pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, stream_id: StreamId, completions: &mut Completions) {
+    forks::control::on_open_stream(inner, stream_id, completions);
 }
 
 /// `invoked_at` is a position in the prompt of the request.
@@ -111,12 +113,12 @@ pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
 }
 
 /// A reader cancels a branch of its stream. Returns true if that happens later.
-pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    any([forks::commands::defer_cancel(scheduler, request_id, index)])
+pub(crate) fn defer_cancel(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
+    any([forks::commands::defer_cancel(scheduler, stream_id, branch)])
 }
 
-pub(crate) fn on_disconnect(features: &mut SchedulerFeatures, request_id: u64) {
-    features.forks.remove_stream(request_id);
+pub(crate) fn on_disconnect(features: &mut SchedulerFeatures, stream_id: StreamId) {
+    features.forks.remove_stream(stream_id);
 }
 
 // Stage `schedule`: admission, then the rows of the next decode.
@@ -143,7 +145,6 @@ pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterat
     features.explanations.add_evictions(evicted, Instant::now());
 }
 
-/// Sequence `nth` with the parameters `spec` was created.
 pub(crate) fn on_new_sequence(sequence: &mut Sequence, spec: &BranchSpec, nth: u32) {
     diversity::on_new_sequence(sequence, spec, nth);
     beams::on_new_sequence(sequence, nth);
@@ -177,7 +178,7 @@ pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
 }
 
 pub(crate) fn before_planning<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    self_extend::group(scheduler, cache);
+    self_extend::group_due_tokens(scheduler, cache);
 }
 
 /// Returns the number of uncomputed rows whose logits features need, except the last.
@@ -200,13 +201,18 @@ pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
 }
 
 /// A group fills the device cache by itself. Returns true if a feature has ended it.
-pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
+pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId) -> bool {
     any([beams::end_full(scheduler, runner, group_id)])
 }
 
-/// Drafts tokens for running sequences.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, room: &DraftRoom) {
-    speculation::draft(scheduler, cache, room);
+/// Returns the sequences for which the draft model drafts in this step.
+pub(crate) fn request_drafts<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom) -> WantedDrafts {
+    first([speculation::request_drafts(scheduler, cache, room)]).unwrap_or_default()
+}
+
+/// Drafts tokens for running sequences, with the `drafts` that the draft model returned.
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom, drafts: ModelDrafts) {
+    speculation::draft(scheduler, cache, room, drafts);
 }
 
 // Stages `execute` and `sample`.
@@ -236,13 +242,15 @@ pub(crate) fn sample(sequence: &mut Sequence, logits: &[f32]) -> bool {
     is_sampled
 }
 
-/// The tokens of a draft were accepted or rejected.
 pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {
     speculation::on_verified(features, sequence, draft);
 }
 
-pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
-    beams::advance(scheduler, cache, now);
+/// Returns the number of tokens that features sampled.
+pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) -> u64 {
+    let mut n_sampled = 0;
+    n_sampled += beams::advance(scheduler, cache, now);
+    n_sampled
 }
 
 /// A step with a decode took this long.
@@ -264,16 +272,16 @@ pub(crate) fn add_metrics(features: &SchedulerFeatures, stats: &mut Stats) {
 // Sequences and requests leave, at any stage.
 
 pub(crate) fn on_shift(features: &mut SchedulerFeatures, sequence: &Sequence) {
-    features.forks.drop_due(sequence.group_id, sequence.index);
+    features.forks.drop_due(sequence.branch_key());
 }
 
 pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     beams::on_preempt(features);
 }
 
-/// A sequence with `tokens` leaves its slot; `n_held` of them are computed.
-pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_held: u32) {
-    features.explanations.update_text(sequence.group_id, sequence.index, tokens, n_held);
+/// A sequence with `tokens` leaves its slot; `n_computed` of them are computed.
+pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_computed: u32) {
+    features.explanations.update_text(sequence.branch_key(), tokens, n_computed);
 }
 
 /// A sequence is cancelled, or will start again: what is `pending` in its group goes to the next branch.
@@ -282,16 +290,16 @@ pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatur
 }
 
 /// A branch is cancelled. Returns true if a feature has cancelled it, with all branches of its group.
-pub(crate) fn cancel_together(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    any([beams::cancel_search(scheduler, request_id, index)])
+pub(crate) fn cancel_together(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
+    any([beams::cancel_search(scheduler, stream_id, branch)])
 }
 
-pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, index: u32) {
-    features.forks.on_cancel_waiting(group, index);
+pub(crate) fn on_cancel_waiting(features: &mut SchedulerFeatures, group: &RequestGroup, member: MemberIndex) {
+    features.forks.on_cancel_waiting(group, member);
 }
 
 /// Returns true if the prompts of a group are computed or shared by other branches first.
-pub(crate) fn is_fork(features: &SchedulerFeatures, group_id: u64) -> bool {
+pub(crate) fn is_fork(features: &SchedulerFeatures, group_id: GroupId) -> bool {
     any([features.forks.state_of(group_id).is_some()])
 }
 
@@ -317,6 +325,6 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
     transcripts::on_text(shared, group, tokens);
 }
 
-pub(crate) fn on_remove(features: &mut SchedulerFeatures, group_id: u64) {
+pub(crate) fn on_remove(features: &mut SchedulerFeatures, group_id: GroupId) {
     features.forks.remove_group(group_id);
 }

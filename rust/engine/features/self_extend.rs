@@ -33,21 +33,21 @@ pub(crate) fn n_until_grouped(scheduler: &Scheduler, running: &RunningSequence) 
     if n_due(grouping, running) > n_grouped(running) {
         return 0;
     }
-    grouping.n_until_next(running.n_held, running.sequence.n_prompt)
+    grouping.n_until_next(running.n_computed, running.sequence.n_prompt)
 }
 
 fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
-    grouping.n_grouped(running.n_held, running.sequence.n_prompt)
+    grouping.n_grouped(running.n_computed, running.sequence.n_prompt)
 }
 
 /// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
-pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
+pub(crate) fn group_due_tokens<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
     while let Some(key) = next {
-        let running = scheduler.sequence(key);
+        let running = scheduler.running_sequence(key);
         let is_due = running.n_ready() > 0 && n_until_grouped(scheduler, running) == 0;
         if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
-            let (n_held, is_shared) = (running.n_held, running.shares_cells);
+            let (n_computed, is_shared) = (running.n_computed, running.shares_cells);
             let needs_id = |cache: &mut CacheManager<R>| is_shared && cache.n_free_ids() == 0;
             while needs_id(cache) && !cache.free_ids(1, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
                 if cache.is_out_of_time() || !scheduler.preempt_most_junior(key) {
@@ -56,18 +56,18 @@ pub(crate) fn group<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
             }
             if !needs_id(cache) {
                 if is_shared {
-                    let has_cells = cache.free_cells(n_held, Urgency::Now, || scheduler.release_cells(key)) == n_held;
-                    let running = scheduler.sequence(key);
+                    let has_cells = cache.free_cells(n_computed, Urgency::Now, || scheduler.release_cells(key)) == n_computed;
+                    let running = scheduler.running_sequence(key);
                     let own = cache.place_private(&running.sequence.adapter_schedule).expect("an id was freed before");
                     let is_copied = has_cells && copy_cells(cache, running, own.id());
-                    scheduler.completion_mut(key).features.self_extend = 0;
-                    scheduler.move_to_private(key, own, if is_copied { n_held } else { 0 });
+                    scheduler.sequence_mut(key).features.self_extend = 0;
+                    scheduler.move_to_private(key, own, if is_copied { n_computed } else { 0 });
                 }
-                let running = scheduler.sequence(key);
+                let running = scheduler.running_sequence(key);
                 let (id, n_due) = (running.id(), n_due(grouping, running));
-                let n_before = std::mem::replace(&mut scheduler.completion_mut(key).features.self_extend, n_due);
+                let n_before = std::mem::replace(&mut scheduler.sequence_mut(key).features.self_extend, n_due);
                 if n_before < n_due {
-                    cache.group(id, n_before..n_due, grouping.n);
+                    cache.group_positions(id, n_before..n_due, grouping.n);
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::engine::features::{beams, diversity, explanations, forks, prompt_logprobs, speculation, transcripts};
 
 pub(crate) enum FeatureCommand {
-    /// Counted in [`SharedState::n_waiting`](crate::engine::output::SharedState::n_waiting).
+    /// Counted in [`SharedState::n_waiting`](crate::engine::metrics::SharedState::n_waiting).
     Forks(Box<forks::request::ForkRequest>),
 }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::engine::features::hooks;
+use crate::engine::ids::{BranchIndex, StreamId};
 use crate::engine::output::fork::{Fork, ForkTextBoundary};
 use crate::engine::output::stream::{Sender, StreamState};
 use crate::engine::output::wake_handle::WakeHandle;
@@ -99,7 +100,7 @@ impl PendingFork {
 }
 
 /// Sends a command to cancel one branch; with `None`, when the reader leaves before the end, the whole request.
-type CancelSender = dyn Fn(Option<u32>) + Send + Sync;
+type CancelSender = dyn Fn(Option<BranchIndex>) + Send + Sync;
 
 /// Sends a fork command to the worker; the wake handle, if any, is called when the answer is available.
 type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFork> + Send + Sync;
@@ -109,7 +110,7 @@ type ForkSender = dyn Fn(Fork, Option<Arc<dyn WakeHandle>>) -> Result<PendingFor
 /// Any thread may read; every event is read once.
 pub struct Completions {
     shared: Arc<StreamState>,
-    request_id: u64,
+    stream_id: StreamId,
     n_prompt: usize,
     cancel: Box<CancelSender>,
     fork: Option<Box<ForkSender>>,
@@ -121,7 +122,7 @@ impl Completions {
     /// Returns the request's number in order of submission, see
     /// [`RunningStats::request_id`](crate::engine::RunningStats::request_id).
     pub fn request_id(&self) -> u64 {
-        self.request_id
+        self.stream_id.0
     }
 
     pub fn n_prompt(&self) -> usize {
@@ -202,7 +203,7 @@ impl Completions {
     /// search. Does nothing if there is no such branch or it has ended.
     pub fn cancel_branch(&self, index: u32) {
         if self.shared.lock().end.is_none() {
-            (self.cancel)(Some(index));
+            (self.cancel)(Some(BranchIndex(index)));
         }
     }
 
@@ -240,7 +241,7 @@ impl Completions {
 
 impl std::fmt::Debug for Completions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Completions").field("request_id", &self.request_id).finish_non_exhaustive()
+        f.debug_struct("Completions").field("request_id", &self.stream_id.0).finish_non_exhaustive()
     }
 }
 
@@ -259,17 +260,12 @@ impl Drop for Completions {
 }
 
 pub(crate) fn open_stream(
-    request_id: u64,
+    stream_id: StreamId,
     n: u32,
     wake_handle: Option<Arc<dyn WakeHandle>>,
     cancel: Box<CancelSender>,
 ) -> (Sender, Completions) {
     let (shared, reader) = (Arc::<StreamState>::default(), Arc::new(()));
     let sender = Sender::new(Arc::clone(&shared), n, wake_handle, Arc::downgrade(&reader));
-    (sender, Completions { shared, request_id, n_prompt: 0, cancel, fork: None, _reader: reader })
-}
-
-#[cfg(test)]
-pub(crate) fn test_stream(request_id: u64, n: u32) -> (Sender, Completions) {
-    open_stream(request_id, n, None, Box::new(|_| {}))
+    (sender, Completions { shared, stream_id, n_prompt: 0, cancel, fork: None, _reader: reader })
 }

@@ -1,4 +1,4 @@
-//! The output: events of streams, wakes of their readers, and metrics. It owns no request: groups carry their events to it.
+//! The output: events of streams, and wakes of their readers. It owns no request: groups carry their events to it.
 
 pub(crate) mod completions;
 pub(crate) mod fork;
@@ -7,49 +7,18 @@ pub(crate) mod stream;
 pub(crate) mod wake_handle;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::features::state::SharedFeatures;
+use crate::engine::ids::StreamId;
 use crate::engine::output::slow_consumers::{Backlog, SlowConsumers, SlowStreams};
 use crate::engine::output::stream::Sender;
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
-use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::request::{Event, TaskResult};
 
 /// Maximum number of unread pins that are checked per step.
 const MAX_CHECKED_PINS: usize = 16;
-
-/// State that the worker shares with other threads, besides the streams.
-#[derive(Default)]
-pub(crate) struct SharedState {
-    stats: Mutex<Stats>,
-    recent: Mutex<VecDeque<RecentStep>>,
-    pub(crate) features: SharedFeatures,
-    pub(crate) n_waiting: Arc<AtomicUsize>,
-}
-
-impl SharedState {
-    /// Metrics as of the last step, except [`Stats::n_waiting`].
-    pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
-        self.stats.lock().expect("no code that holds the stats can panic")
-    }
-
-    /// Returns the last steps, oldest first.
-    pub(crate) fn recent_steps(&self) -> MutexGuard<'_, VecDeque<RecentStep>> {
-        self.recent.lock().expect("no code that holds the last steps can panic")
-    }
-
-    pub(crate) fn record_step(&self, step: RecentStep) {
-        let mut recent = self.recent_steps();
-        if recent.len() == MAX_RECENT_STEPS {
-            recent.pop_front();
-        }
-        recent.push_back(step);
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct Output {
@@ -66,7 +35,7 @@ impl Output {
         let (backlog, wake_handle) = group.sender.send(&mut group.events);
         self.wake_handles.extend(wake_handle);
         if backlog.is_over_limit() {
-            self.slow_consumers.add(group.request_id, &backlog, Instant::now());
+            self.slow_consumers.add(group.stream_id, &backlog, Instant::now());
         }
         if let Some(wake_handle) = group.sender.wake_handle()
             && !self.wake_handles.iter().any(|other| Arc::ptr_eq(other, wake_handle))
@@ -90,7 +59,7 @@ impl Output {
     pub(crate) fn review_slow_consumers(
         &mut self,
         timeout: Duration,
-        backlog_of: impl Fn(u64) -> Option<Backlog>,
+        backlog_of: impl Fn(StreamId) -> Option<Backlog>,
     ) -> SlowStreams {
         self.slow_consumers.review(Instant::now(), timeout, backlog_of)
     }

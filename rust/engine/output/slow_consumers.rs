@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use crate::engine::ids::StreamId;
 use crate::error::Error;
 
 /// Events of one branch that may be unread, one per token. A stream's limit is this times its number of branches. A stream over
@@ -41,13 +42,13 @@ impl Backlog {
 /// Streams over their limit of unread events. They are not computed further until half of the limit has been read.
 #[derive(Debug, Default)]
 pub(crate) struct SlowConsumers {
-    by_stream: HashMap<u64, SlowConsumer>,
+    by_stream: HashMap<StreamId, SlowConsumer>,
 }
 
 pub(crate) struct SlowStreams {
-    pub(crate) paused: BTreeSet<u64>,
+    pub(crate) paused: BTreeSet<StreamId>,
     /// Streams whose readers made no progress for too long, with the error that ends them.
-    pub(crate) expired: Vec<(u64, Error)>,
+    pub(crate) expired: Vec<(StreamId, Error)>,
 }
 
 #[derive(Debug)]
@@ -57,21 +58,26 @@ struct SlowConsumer {
 }
 
 impl SlowConsumers {
-    pub(crate) fn add(&mut self, request_id: u64, backlog: &Backlog, now: Instant) {
-        self.by_stream.entry(request_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
+    pub(crate) fn add(&mut self, stream_id: StreamId, backlog: &Backlog, now: Instant) {
+        self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
     /// Updates the progress of the readers, and removes readers that have caught up. `backlog_of` returns `None` for ended
     /// streams.
-    pub(crate) fn review(&mut self, now: Instant, timeout: Duration, backlog_of: impl Fn(u64) -> Option<Backlog>) -> SlowStreams {
+    pub(crate) fn review(
+        &mut self,
+        now: Instant,
+        timeout: Duration,
+        backlog_of: impl Fn(StreamId) -> Option<Backlog>,
+    ) -> SlowStreams {
         let mut expired = Vec::new();
-        self.by_stream.retain(|&request_id, consumer| {
-            let Some(backlog) = backlog_of(request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
+        self.by_stream.retain(|&stream_id, consumer| {
+            let Some(backlog) = backlog_of(stream_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
             if backlog.n_read != consumer.n_read {
                 (consumer.n_read, consumer.since) = (backlog.n_read, now);
             }
             if now.duration_since(consumer.since) >= timeout {
-                expired.push((request_id, backlog.error()));
+                expired.push((stream_id, backlog.error()));
             }
             true
         });
@@ -83,6 +89,8 @@ impl SlowConsumers {
 mod tests {
     use super::*;
 
+    const STREAM: StreamId = StreamId(7);
+
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn backlog(n_events: usize, n_read: u64) -> Backlog {
@@ -91,7 +99,7 @@ mod tests {
 
     fn with_slow_reader(now: Instant) -> SlowConsumers {
         let mut slow_consumers = SlowConsumers::default();
-        slow_consumers.add(7, &backlog(1_001, 0), now);
+        slow_consumers.add(STREAM, &backlog(1_001, 0), now);
         slow_consumers
     }
 
@@ -105,7 +113,7 @@ mod tests {
         let mut slow_consumers = with_slow_reader(now);
         for n in 1..10 {
             let slow = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
-            assert!(slow.expired.is_empty() && slow.paused.contains(&7));
+            assert!(slow.expired.is_empty() && slow.paused.contains(&STREAM));
         }
     }
 
@@ -115,8 +123,8 @@ mod tests {
         let mut slow_consumers = with_slow_reader(now);
         assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).expired.is_empty());
         let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
-        assert_eq!(slow.expired, [(7, backlog(1_001, 0).error())]);
-        assert!(slow.paused.contains(&7));
+        assert_eq!(slow.expired, [(STREAM, backlog(1_001, 0).error())]);
+        assert!(slow.paused.contains(&STREAM));
         let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| None);
         assert!(slow.expired.is_empty() && slow.paused.is_empty());
     }
@@ -125,7 +133,7 @@ mod tests {
     fn a_reader_that_has_read_half_of_the_limit_is_removed() {
         let now = Instant::now();
         let mut slow_consumers = with_slow_reader(now);
-        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).paused.contains(&7));
+        assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).paused.contains(&STREAM));
         assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).paused.is_empty());
     }
 }

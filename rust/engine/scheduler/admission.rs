@@ -2,7 +2,9 @@
 
 use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
+use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::cache_manager::reclaim::Urgency;
+use crate::engine::ids::{BranchKey, GroupId, MemberIndex};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::placement::{BranchStart, new_sequence, place, place_empty};
@@ -49,33 +51,95 @@ pub(crate) fn admit<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManag
     hold_prompts(&mut scheduler.queue, cache);
     scheduler.unblock();
     while !budget.is_spent() {
-        cache.settle();
-        if scheduler.slots.are_full() && !scheduler.has_junior() {
+        let Some(next) = scheduler.next_sequence().filter(|next| !is_refused(scheduler, cache, next.key)) else { return };
+        // Touches the prefixes first, so that freeing an id does not evict them.
+        next.touch(scheduler, cache, budget);
+        if !cache.free_ids(next.n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
             return;
         }
-        let next = scheduler.queue.next(|slot| scheduler.slots.is_free(slot));
-        let resumed = scheduler.queue.preempted().first();
-        let is_next =
-            |resumed: &&PreemptedSequence| !next.is_some_and(|next| precedes(scheduler.queue.group(next), &resumed.sequence));
-        let is_started = match (resumed.filter(is_next), next) {
-            (Some(_), _) => !scheduler.slots.are_full() && resume(scheduler, cache, budget),
-            (None, Some(next)) => start(scheduler, cache, next, budget),
-            (None, None) => false,
-        };
-        if !is_started {
-            return;
+        match next.admission {
+            Admission::Start(branch) => {
+                if !start(scheduler, cache, &next, branch, budget) {
+                    return;
+                }
+            }
+            Admission::Resume => {
+                let Some((sharing, placed)) = place_preempted(scheduler, cache, &next) else {
+                    return scheduler.refuse(next.key, cache);
+                };
+                scheduler.resume(next.group_id, sharing, placed);
+            }
+        }
+    }
+}
+
+/// The sequence that is admitted next, and how many enter slots together with it, itself included.
+struct NextSequence {
+    key: SchedulingKey,
+    group_id: GroupId,
+    admission: Admission,
+    n_together: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Admission {
+    Start(BranchKey),
+    Resume,
+}
+
+impl NextSequence {
+    /// Marks the cached prefixes of its prompt or texts as used, and counts their tokens.
+    fn touch<R: Runner>(&self, scheduler: &Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) {
+        let group = scheduler.queue.group(self.group_id);
+        if self.admission == Admission::Resume {
+            for PreemptedSequence { sequence, .. } in scheduler.queue.resuming() {
+                budget.spend(sequence.n_tokens().into());
+                cache.touch(&sequence.adapter_schedule, &sequence.tokens.first(sequence.n_tokens()));
+            }
+        } else if group.prompt_holder.id().is_some() {
+            budget.spend(1);
+        } else {
+            budget.spend(group.n_prompt().into());
+            cache.touch(&group.adapter_schedule, &group.prompt);
         }
     }
 }
 
 impl Scheduler {
+    /// Returns `None` if no sequence waits, or if the next one lacks slots.
+    fn next_sequence(&self) -> Option<NextSequence> {
+        let Self { queue, slots, .. } = self;
+        if slots.are_full() && !self.has_junior() {
+            return None;
+        }
+        let next = queue.next(|slot| slots.is_free(slot)).map(|group_id| queue.group(group_id));
+        let is_next = |resumed: &&PreemptedSequence| !next.is_some_and(|next| precedes(next, &resumed.sequence));
+        if let Some(PreemptedSequence { sequence, .. }) = queue.preempted().first().filter(is_next) {
+            let (key, group_id, n_together) = (sequence.scheduling_key(), sequence.group_id, queue.resuming().len());
+            let has_slots = !slots.are_full() && slots.n_free() >= n_together;
+            return has_slots.then_some(NextSequence { key, group_id, admission: Admission::Resume, n_together });
+        }
+        let group = next?;
+        let member = group.next_branch().expect("the queue returns groups with a waiting branch");
+        let (key, group_id, n_together) = (group.scheduling_key(member), group.group_id, group.n_together() as usize);
+        // Requests that need several slots wait for them before any lookup.
+        let lacks_slots = n_together > 1 && slots.n_idle() + self.junior_to(group).count() < n_together;
+        let admission = Admission::Start(BranchKey { group_id, member });
+        (!lacks_slots).then_some(NextSequence { key, group_id, admission, n_together })
+    }
+
     fn unblock(&mut self) {
         let Self { queue, slots, paused, .. } = self;
         queue.unblock(|owner| {
             let running = slots.get(owner)?;
             // A request does not wait for a sequence that is held back for its slow reader.
-            Some(running.n_held).filter(|_| !paused.contains(&running.sequence.request_id))
+            Some(running.n_computed).filter(|_| !paused.contains(&running.sequence.stream_id))
         });
+    }
+
+    /// Refuses a sequence for lack of cells: it is tried again once there are more.
+    fn refuse<R: Runner>(&mut self, key: SchedulingKey, cache: &CacheManager<R>) {
+        self.refused = Some((key, self.n_spare_cells(cache)));
     }
 
     fn has_junior(&self) -> bool {
@@ -90,30 +154,17 @@ impl Scheduler {
 
 /// Returns true if a request of higher priority precedes a sequence that was already in a slot.
 fn precedes(group: &RequestGroup, sequence: &Sequence) -> bool {
-    group.request.priority > sequence.request.priority && group.scheduling_key(0) < sequence.scheduling_key()
+    group.request.priority > sequence.request.priority && group.scheduling_key(MemberIndex(0)) < sequence.scheduling_key()
 }
 
 /// Starts a group's next branch, or blocks it on a prefix that is being computed. Returns `false` if it cannot start yet.
-fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, group_id: u64, budget: &mut AdmissionBudget) -> bool {
-    let group = scheduler.queue.group(group_id);
-    let (index, n_together) =
-        (group.next_branch().expect("the queue returns groups with a waiting branch"), group.n_together() as usize);
-    // Requests that need several slots wait for them before any lookup.
-    let lacks_slots = n_together > 1 && scheduler.slots.n_idle() + scheduler.junior_to(group).count() < n_together;
-    let key = group.scheduling_key(index);
-    if lacks_slots || is_refused(scheduler, cache, key) {
-        return false;
-    }
-    if group.prompt_holder.id().is_some() {
-        budget.spend(1);
-    } else {
-        budget.spend(group.n_prompt().into());
-        // Touches the prefix first, so that freeing an id does not evict it.
-        cache.touch(&group.adapter_schedule, &group.prompt);
-    }
-    if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
-        return false;
-    }
+fn start<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &mut CacheManager<R>,
+    &NextSequence { key, group_id, n_together, .. }: &NextSequence,
+    branch: BranchKey,
+    budget: &mut AdmissionBudget,
+) -> bool {
     let matched = find_match(scheduler, cache, group_id);
     let (awaited_prefix, n_compared) = find_pending_prefix(scheduler, cache, group_id, matched.n_tokens());
     scheduler.stats.n_compared += n_compared;
@@ -122,7 +173,6 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
         scheduler.block_on_prefix(group_id, awaited_prefix);
         return true;
     }
-    cache.settle();
     let Some((slot, has_preempted)) = scheduler.make_space(cache, group_id, key, &matched) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
     let mut matched = if has_preempted { find_match(scheduler, cache, group_id) } else { matched };
@@ -133,7 +183,7 @@ fn start<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, grou
         _ => {}
     }
     scheduler.record_evictions(cache.take_evicted());
-    let sequence = new_sequence(scheduler, cache, group_id, index, &matched);
+    let sequence = new_sequence(scheduler, cache, branch, &matched);
     let path = place(cache, &sequence, &matched);
     cache.count_hit(&path, &scheduler.queue.group(group_id).prompt[..matched.n_tokens() as usize]);
     let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
@@ -146,7 +196,7 @@ impl Scheduler {
     fn make_space<R: Runner>(
         &mut self,
         cache: &CacheManager<R>,
-        group_id: u64,
+        group_id: GroupId,
         key: SchedulingKey,
         matched: &PrefixMatch,
     ) -> Option<(u32, bool)> {
@@ -158,7 +208,7 @@ impl Scheduler {
         let n_tokens = if takes_cached_only { matched.n_tokens() } else { group.n_prompt() };
         let n_other = i64::from((group.n_together() - 1) * HEADROOM);
         let Some(n_to_preempt) = n_to_preempt(self, cache, group, n_needed(cache, n_tokens, matched) + n_other) else {
-            self.refused = Some((key, self.n_spare_cells(cache)));
+            self.refuse(key, cache);
             return None;
         };
         let n_kept = self.slots.running().len() - n_to_preempt;
@@ -192,59 +242,62 @@ fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group
     is_enough.then_some(candidates.len())
 }
 
-fn resume<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, budget: &mut AdmissionBudget) -> bool {
-    let sequence = &scheduler.queue.preempted()[0].sequence;
-    let key = sequence.scheduling_key();
-    if is_refused(scheduler, cache, key) {
-        return false;
+/// The path of a preempted sequence that resumes, and what it continues from.
+struct PlacedSequence {
+    path: PathGuard,
+    provider: Option<(SchedulingKey, u32)>,
+    matched: Option<PrefixMatch>,
+}
+
+/// Places the preempted sequences that resume together. `None` if there is no room for them yet.
+fn place_preempted<R: Runner>(
+    scheduler: &Scheduler,
+    cache: &mut CacheManager<R>,
+    &NextSequence { group_id, n_together: n, .. }: &NextSequence,
+) -> Option<(CellSharing, Vec<PlacedSequence>)> {
+    let mut sharing = scheduler.queue.group(group_id).sharing;
+    let mut resumption = plan_resumption(scheduler, cache, n, sharing == CellSharing::Recomputed);
+    let has_room = resumption.n_cells <= scheduler.n_spare_cells(cache);
+    if !has_room && !scheduler.slots.running().is_empty() {
+        return None;
     }
-    let n_together = scheduler.queue.resuming().len();
-    if scheduler.slots.n_free() < n_together {
-        return false;
-    }
-    for PreemptedSequence { sequence, .. } in scheduler.queue.resuming() {
-        let tokens = sequence.tokens.first(sequence.n_tokens());
-        budget.spend(sequence.n_tokens().into());
-        cache.touch(&sequence.adapter_schedule, &tokens);
-    }
-    if !cache.free_ids(n_together, Urgency::WithinMoveTime, || scheduler.release_junior_holder()) {
-        return false;
-    }
-    let group_id = scheduler.queue.preempted()[0].sequence.group_id;
-    let mut is_recomputed = scheduler.queue.group(group_id).sharing == CellSharing::Recomputed;
-    let mut resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
-    if resumption.n_cells > scheduler.n_spare_cells(cache) {
-        if !scheduler.slots.running().is_empty() {
-            scheduler.refused = Some((key, scheduler.n_spare_cells(cache)));
-            return false;
-        }
-        if n_together > 1 && !is_recomputed && !cache.kind().forks.can_truncate() {
-            is_recomputed = true;
-            resumption = plan_resumption(scheduler, cache, n_together, is_recomputed);
+    if n > 1 && !cache.kind().forks.can_truncate() && sharing != CellSharing::Recomputed {
+        sharing = if has_room { CellSharing::Separate } else { CellSharing::Recomputed };
+        if !has_room {
+            resumption = plan_resumption(scheduler, cache, n, true);
         }
     }
-    if n_together > 1 && !cache.kind().forks.can_truncate() {
-        scheduler.queue.group_mut(group_id).sharing = if is_recomputed { CellSharing::Recomputed } else { CellSharing::Separate };
-    }
-    for placement in resumption.placements {
-        // Sequences that resumed earlier may share more of its text by now.
-        let matched = placement.and_then(|placement| find_preempted(scheduler, cache, 0, placement.at_most));
-        let slot = scheduler.slots.free_slot_or_idle(scheduler.queue.preempted()[0].slot).expect("as many are free");
-        let PreemptedSequence { sequence, reservation, .. } = scheduler.queue.pop_preempted();
-        let phase = match (placement.and_then(|placement| placement.provider), matched) {
-            // Its reservation ends when it has the awaited prefix.
-            (Some((provider, n_tokens)), _) => Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation }),
-            (None, Some(matched)) => {
-                let path = place(cache, &sequence, &matched);
-                scheduler.enter_on(slot, sequence, path, matched);
-                continue;
-            }
-            (None, None) => Phase::Vacant,
+    let placed = resumption.placements.into_iter().enumerate().map(|(nth, placement)| {
+        // Sequences that were placed earlier may share more of its text by now.
+        let matched = placement.and_then(|placement| find_preempted(scheduler, cache, nth, placement.at_most));
+        let provider = placement.and_then(|placement| placement.provider);
+        let sequence = &scheduler.queue.preempted()[nth].sequence;
+        let path = match &matched {
+            Some(matched) if provider.is_none() => place(cache, sequence, matched),
+            _ => place_empty(cache, sequence),
         };
-        let path = place_empty(cache, &sequence);
-        scheduler.enter(slot, sequence, phase, path, 0);
+        PlacedSequence { path, provider, matched }
+    });
+    Some((sharing, placed.collect()))
+}
+
+impl Scheduler {
+    fn resume(&mut self, group_id: GroupId, sharing: CellSharing, placed: Vec<PlacedSequence>) {
+        self.queue.group_mut(group_id).sharing = sharing;
+        for PlacedSequence { path, provider, matched } in placed {
+            let slot = self.slots.free_slot_or_idle(self.queue.preempted()[0].slot).expect("as many are free");
+            let PreemptedSequence { sequence, reservation, .. } = self.queue.pop_preempted();
+            match (provider, matched) {
+                (Some((provider, n_tokens)), _) => {
+                    // Its reservation ends when it has the awaited prefix.
+                    let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
+                    self.enter(slot, sequence, phase, path, 0);
+                }
+                (None, Some(matched)) => self.enter_on(slot, sequence, path, matched),
+                (None, None) => self.enter(slot, sequence, Phase::Vacant, path, 0),
+            }
+        }
     }
-    true
 }
 
 /// Returns the cells that a sequence takes from the headroom: cells that it computes or reloads, and cells of `matched` that it

@@ -25,12 +25,12 @@ const MIN_WINDOW_DISTANCE: u32 = 3;
 
 /// Returns true if the memory cannot be cut, so that states are saved.
 fn saves_states<R: Runner>(cache: &CacheManager<R>) -> bool {
-    cache.kind().is_a_state() && cache.has_host_cache()
+    cache.kind().is_a_state() && cache.kv().has_host_cache()
 }
 
 /// Returns false without a host cache: windows along prompts would be evicted as soon as their ids are needed.
 fn saves_windows<R: Runner>(cache: &CacheManager<R>) -> bool {
-    cache.kind().n_window > 0 && cache.has_host_cache()
+    cache.kind().n_window > 0 && cache.kv().has_host_cache()
 }
 
 /// Returns the checkpoint positions, besides the end, in the prompt of a request: the requested ones, where the prompt diverges
@@ -55,7 +55,7 @@ struct PromptStart<'a, R: Runner> {
 impl<R: Runner> PromptStart<'_, R> {
     fn may_add(&self) -> bool {
         let is_completion = self.group.request.task == Task::Complete;
-        self.scheduler.limits.checkpoints.n_most > 0 && self.group.request.uses_cache && is_completion
+        self.scheduler.limits.checkpoints.max_per_prompt > 0 && self.group.request.uses_cache && is_completion
     }
 
     fn diverges_at(&self) -> u32 {
@@ -117,18 +117,18 @@ impl<R: Runner> PromptStart<'_, R> {
     /// Adds positions that divide the uncached prompt about equally, each at the nearest end of a line if that is valid.
     fn add_evenly_spaced(&self, positions: &mut CheckpointPositions, n_bytes: u64) {
         let Self { cache, group, n_found, .. } = *self;
-        let Checkpoints { n_most, min_step } = self.scheduler.limits.checkpoints;
+        let Checkpoints { max_per_prompt, min_step } = self.scheduler.limits.checkpoints;
         let (_, max_bytes, _) = cache.kv().host_cache_size();
         let n_affordable = max_bytes.map_or(u64::MAX, |max| max / HOST_CACHE_PARTS / n_bytes.max(1));
-        let n_most = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(n_most);
-        if n_most == 0 {
+        let max_per_prompt = u32::try_from(n_affordable).unwrap_or(u32::MAX).min(max_per_prompt);
+        if max_per_prompt == 0 {
             return;
         }
         let (n_prompt, n_window) = (group.n_prompt(), cache.kind().n_window);
         let min_step = min_step.max(MIN_WINDOW_DISTANCE.saturating_mul(n_window)).max(1);
-        let step = (n_prompt - n_found).div_ceil(n_most + 1).max(min_step);
+        let step = (n_prompt - n_found).div_ceil(max_per_prompt + 1).max(min_step);
         let token_strings = cache.runner().token_strings();
-        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(n_most as usize) {
+        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(max_per_prompt as usize) {
             let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
             near.find(|&position| positions.add(position, n_window.max(MIN_SHARED), group, n_found));
         }
@@ -148,7 +148,7 @@ pub(crate) fn n_until_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &R
     if running.sequence.n_predicted > 0 || !(saves_states(cache) || saves_windows(cache)) {
         return u32::MAX;
     }
-    running.sequence.checkpoint_positions.after(running.n_held).map_or(u32::MAX, |at| at - running.n_held)
+    running.sequence.checkpoint_positions.after(running.n_computed).map_or(u32::MAX, |at| at - running.n_computed)
 }
 
 /// Saves the checkpoints that this decode reached and the next one would overwrite.
@@ -163,7 +163,7 @@ pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut Cac
 /// Saves windows at the ends of prompts, for another answer or a retokenized one, where prompts diverge, and along prompts.
 fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
-        let (id, n_tokens) = (running.id(), running.n_held + running.n_planned);
+        let (id, n_tokens) = (running.id(), running.n_computed + running.n_planned);
         let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted == 0 && running.shares_cells;
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
@@ -207,8 +207,11 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
             continue;
         }
         let Sequence { adapter_schedule, tokens, .. } = &running.sequence;
-        let cached = cache.kv().find_checkpoint(adapter_schedule, &tokens.first(n_tokens));
-        let is_kept = cached.is_some_and(|checkpoint| !is_end || checkpoint.logits.is_some());
+        let tokens = tokens.first(n_tokens);
+        let is_kept = cache
+            .kv()
+            .find_checkpoint(adapter_schedule, &tokens)
+            .is_some_and(|checkpoint| !is_end || checkpoint.logits.is_some());
         if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
             let last_row = running.first_row + running.n_planned as usize - 1;
             let logits = is_end.then(|| cache.runner().logits(last_row).into());
@@ -227,7 +230,7 @@ fn may_start_late<R: Runner>(
     let Some(fork) = scheduler.queue.blocked(running.sequence.scheduling_key(), n_tokens).next() else { return false };
     let is_alone =
         scheduler.queue.n_blocked() == 1 && scheduler.queue.highest_waiting().is_none() && scheduler.queue.preempted().is_empty();
-    let mut fits = || {
+    let fits = || {
         let is_free = !scheduler.slots.are_full() && cache.n_free_ids() > 0;
         is_free && i64::from(fork.n_prompt() - n_tokens) <= scheduler.n_spare_cells(cache)
     };

@@ -7,6 +7,7 @@ pub(crate) mod adapter_round_robin;
 pub(crate) mod admission;
 pub(crate) mod checkpoint_positions;
 pub(crate) mod checkpoints;
+pub(crate) mod drafting;
 pub(crate) mod lifecycle;
 pub(crate) mod placement;
 pub(crate) mod planning;
@@ -21,7 +22,6 @@ pub(crate) mod sequence;
 pub(crate) mod slots;
 pub(crate) mod step_budget;
 pub(crate) mod step_cost;
-pub(crate) mod step_events;
 pub(crate) mod streams;
 pub(crate) mod tasks;
 pub(crate) mod tier_moves;
@@ -34,18 +34,18 @@ use crate::cache::EvictedRun;
 use crate::config::Limits;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::features::state::SchedulerFeatures;
-use crate::engine::output::SharedState;
+use crate::engine::features::state::{SchedulerFeatures, SharedFeatures};
+use crate::engine::ids::{GroupId, StreamId};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::queue::Queue;
-use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, QueuePermit, RequestGroup};
 use crate::engine::scheduler::running_sequence::{RunningSequence, count_u32, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
-use crate::engine::scheduler::step_events::StepEvents;
 use crate::engine::stats::Stats;
-use crate::request::{Event, Finished, SlotContents, Task, Token};
+use crate::error::Error;
+use crate::request::{Event, Finished, SlotContents, Task};
 
 pub(crate) struct Scheduler {
     limits: Limits,
@@ -53,9 +53,9 @@ pub(crate) struct Scheduler {
     slots: Slots,
     events: StepEvents,
     features: SchedulerFeatures,
-    shared: Arc<SharedState>,
+    shared_features: Arc<SharedFeatures>,
     /// Streams that are not computed until their readers have caught up.
-    paused: BTreeSet<u64>,
+    paused: BTreeSet<StreamId>,
     /// Metrics, except the ones that are computed when published.
     stats: Stats,
     /// True if this step changed which sequences run or wait: then the next step has work.
@@ -64,14 +64,43 @@ pub(crate) struct Scheduler {
     refused: Option<(SchedulingKey, i64)>,
 }
 
+/// Events and ends of streams of the running step.
+#[derive(Default)]
+struct StepEvents {
+    groups_with_events: Vec<GroupId>,
+    failed: Vec<(StreamId, Error)>,
+    /// Permits of requests that got their last slot, held until the metrics show them there: each request is always counted.
+    admitted: Vec<QueuePermit>,
+    /// True if readers are woken at the end of the step regardless of the rate limit.
+    is_urgent: bool,
+}
+
+impl StepEvents {
+    /// Adds an event of a group. Only tokens after the first one may wait for the rate limit.
+    fn add(&mut self, group: &mut RequestGroup, event: Event) {
+        self.is_urgent |= !matches!(&event, Event::Token(token) if token.n_predicted > 1);
+        if group.events.is_empty() {
+            self.groups_with_events.push(group.group_id);
+        }
+        group.events.push(event);
+    }
+}
+
+/// What a feature may change of a running sequence, and what it reads of its group.
+pub(crate) struct SequenceParts<'a> {
+    pub(crate) sequence: &'a mut Sequence,
+    pub(crate) group: &'a RequestGroup,
+    pub(crate) features: &'a mut SchedulerFeatures,
+}
+
 impl Scheduler {
-    pub(crate) fn new(limits: Limits, shared: Arc<SharedState>) -> Self {
+    pub(crate) fn new(limits: Limits, shared_features: Arc<SharedFeatures>) -> Self {
         Self {
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
             events: StepEvents::default(),
             features: SchedulerFeatures::default(),
-            shared,
+            shared_features,
             paused: BTreeSet::new(),
             stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
             has_changed: false,
@@ -93,25 +122,20 @@ impl Scheduler {
         self.slots.running_mut()
     }
 
-    pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
-        self.slots.sequence(key)
+    pub(crate) fn running_sequence(&self, key: SchedulingKey) -> &RunningSequence {
+        self.slots.running_sequence(key)
     }
 
-    /// Lends the completion of a running sequence. Its slot, its cells and its phase change by methods of the scheduler.
-    pub(crate) fn completion_mut(&mut self, key: SchedulingKey) -> &mut Sequence {
-        &mut self.slots.sequence_mut(key).sequence
-    }
-
-    /// Sets the tokens to compute after the last one of a running sequence in this step.
-    pub(crate) fn set_draft(&mut self, key: SchedulingKey, tokens: Vec<Token>) {
-        self.slots.sequence_mut(key).draft.tokens = tokens;
+    /// Lends a running sequence without its slot, its cells and its phase, which change by methods of the scheduler.
+    pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut Sequence {
+        &mut self.slots.running_sequence_mut(key).sequence
     }
 
     pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
         self.slots.next_key(previous)
     }
 
-    pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
+    pub(crate) fn group(&self, group_id: GroupId) -> &RequestGroup {
         self.queue.group(group_id)
     }
 
@@ -135,18 +159,18 @@ impl Scheduler {
         &self.stats
     }
 
-    pub(crate) fn shared(&self) -> &SharedState {
-        &self.shared
+    pub(crate) fn shared_features(&self) -> &SharedFeatures {
+        &self.shared_features
     }
 
     pub(crate) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
     }
 
-    pub(crate) fn parts_of(&mut self, key: SchedulingKey) -> (&mut Sequence, &RequestGroup, &mut SchedulerFeatures) {
-        let sequence = &mut self.slots.sequence_mut(key).sequence;
+    pub(crate) fn parts_of(&mut self, key: SchedulingKey) -> SequenceParts<'_> {
+        let sequence = &mut self.slots.running_sequence_mut(key).sequence;
         let group = self.queue.group(sequence.group_id);
-        (sequence, group, &mut self.features)
+        SequenceParts { sequence, group, features: &mut self.features }
     }
 
     pub(crate) fn has_changed(&self) -> bool {
@@ -162,16 +186,16 @@ impl Scheduler {
         self.queue.push(group);
     }
 
-    pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
+    pub(crate) fn block_on_prefix(&mut self, group_id: GroupId, awaited_prefix: AwaitedPrefix) {
         self.has_changed = true;
         self.queue.block_on_prefix(group_id, awaited_prefix);
     }
 
-    pub(crate) fn set_prompt_logits(&mut self, group_id: u64, logits: &Arc<[f32]>) {
+    pub(crate) fn set_prompt_logits(&mut self, group_id: GroupId, logits: &Arc<[f32]>) {
         self.queue.set_prompt_logits(group_id, logits);
     }
 
-    pub(crate) fn build_forks(&mut self, group_id: u64, branch_specs: Vec<BranchSpec>) {
+    pub(crate) fn build_forks(&mut self, group_id: GroupId, branch_specs: Vec<BranchSpec>) {
         self.stats.branches.n_forked += branch_specs.iter().map(|spec| u64::from(spec.n)).sum::<u64>();
         self.queue.set_branch_specs(group_id, branch_specs);
     }
@@ -192,13 +216,13 @@ impl Scheduler {
         i64::try_from(n_available).expect("a device cache has fewer than 2³² cells") - n_expected
     }
 
-    pub(crate) fn is_paused(&self, request_id: u64) -> bool {
-        self.paused.contains(&request_id)
+    pub(crate) fn is_paused(&self, stream_id: StreamId) -> bool {
+        self.paused.contains(&stream_id)
     }
 
     /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
     pub(crate) fn n_ready(&self, running: &RunningSequence) -> u32 {
-        if self.is_paused(running.sequence.request_id) { 0 } else { running.n_ready() }
+        if self.is_paused(running.sequence.stream_id) { 0 } else { running.n_ready() }
     }
 
     pub(crate) fn is_busy(&self) -> bool {
@@ -220,14 +244,14 @@ impl Scheduler {
     /// Takes the contents of `slot`. `None` while a sequence runs there: then the slot is reserved for another attempt.
     pub(crate) fn take_contents(&mut self, slot: u32) -> Option<ErasedContents> {
         if self.slots.running_in(slot).is_some() {
-            self.slots.hold_for_erasing(slot);
+            self.slots.reserve_for_erasing(slot);
             return None;
         }
         Some(self.slots.take_contents(slot))
     }
 
     /// Queues an event for a stream; it is published when the step ends.
-    pub(crate) fn emit(&mut self, group_id: u64, event: Event) {
+    pub(crate) fn emit(&mut self, group_id: GroupId, event: Event) {
         let group = self.queue.group_mut(group_id);
         if let Event::Finished(Finished { reason, usage, .. }) = &event
             && group.request.task == Task::Complete
@@ -237,8 +261,9 @@ impl Scheduler {
         self.events.add(group, event);
     }
 
-    pub(crate) fn count_full_decode(&mut self, n_rows: u32) {
-        self.count_decode();
+    pub(crate) fn count_decode(&mut self, n_rows: u32) {
+        self.stats.n_decodes += 1;
+        self.stats.n_busy += self.slots.running().len() as u64;
         let decodes_sampled = |running: &&RunningSequence| running.takes_one_row() && running.sequence.n_predicted > 0;
         self.stats.n_computed += u64::from(n_rows - count_u32(self.slots.running().iter().filter(decodes_sampled)));
     }
@@ -251,18 +276,13 @@ impl Scheduler {
         self.stats.n_adapter_changes += 1;
     }
 
-    pub(crate) fn count_predicted(&mut self, n: usize) {
-        self.stats.n_predicted += n as u64;
+    pub(crate) fn count_predicted(&mut self, n: u64) {
+        self.stats.n_predicted += n;
     }
 
     pub(crate) fn observe_token(&mut self, key: SchedulingKey, now: Instant) {
-        let clock = &mut self.slots.sequence_mut(key).sequence.clock;
+        let clock = &mut self.slots.running_sequence_mut(key).sequence.clock;
         let last = clock.record_token(now);
         self.stats.histograms.observe_token(clock.submitted, last, now);
-    }
-
-    pub(crate) fn count_decode(&mut self) {
-        self.stats.n_decodes += 1;
-        self.stats.n_busy += self.slots.running().len() as u64;
     }
 }

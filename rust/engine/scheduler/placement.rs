@@ -6,6 +6,7 @@ use crate::cache::PrefixMatch;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
+use crate::engine::ids::{BranchKey, GroupId, MemberIndex};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::checkpoints::checkpoint_positions;
@@ -18,12 +19,11 @@ use crate::sampling::TokenStrings;
 pub(crate) fn new_sequence<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    group_id: u64,
-    index: u32,
+    BranchKey { group_id, member }: BranchKey,
     matched: &PrefixMatch,
 ) -> Sequence {
     let (group, token_strings) = (scheduler.queue.group(group_id), cache.runner().token_strings());
-    let mut sequence = Sequence::new(group, index, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
+    let mut sequence = Sequence::new(group, member, scheduler.limits.n_ctx_slot, &token_strings, Instant::now());
     sequence.checkpoint_positions = checkpoint_positions(scheduler, cache, group, matched.n_tokens());
     hooks::before_start(scheduler, cache, &mut sequence, matched);
     sequence
@@ -52,18 +52,18 @@ pub(crate) struct BranchStart {
 impl Scheduler {
     pub(crate) fn start_branches(&mut self, start: BranchStart, token_strings: &TokenStrings) {
         let BranchStart { mut sequence, slot, path, matched, vacant } = start;
-        let (key, group_id, index) = (sequence.scheduling_key(), sequence.group_id, sequence.index);
+        let (key, BranchKey { group_id, member }) = (sequence.scheduling_key(), sequence.branch_key());
         let (n_device, n_found) = (matched.n_device, matched.n_tokens());
         let group = self.queue.group_mut(group_id);
         hooks::on_start(&mut self.features, group, &mut sequence);
         let is_complete = group.request.task == Task::Complete;
         let logits = group.prompt_logits.clone().filter(|_| is_complete && n_device == sequence.n_tokens());
         self.enter_on(slot, sequence, path, matched);
-        let mut indices = vec![index];
-        for (index, path) in (1..).zip(vacant) {
-            indices.push(index);
+        let mut members = vec![member];
+        for (member, path) in (1..).map(MemberIndex).zip(vacant) {
+            members.push(member);
             let group = self.queue.group(group_id);
-            let sequence = Sequence::new(group, index, self.limits.n_ctx_slot, token_strings, Instant::now());
+            let sequence = Sequence::new(group, member, self.limits.n_ctx_slot, token_strings, Instant::now());
             let slot = self.slots.free_slot(group).expect("as many slots are free");
             self.enter(slot, sequence, Phase::Vacant, path, 0);
         }
@@ -71,16 +71,16 @@ impl Scheduler {
         if is_complete {
             self.count_cached(group_id, n_device, n_found);
             let (submitted, now) = (self.queue.group(group_id).submitted, Instant::now());
-            for _ in &indices {
+            for _ in &members {
                 self.stats.branches.n_started += 1;
                 self.stats.histograms.observe_start(submitted, now);
             }
         }
-        for index in indices {
-            self.events.admitted.extend(self.queue.start(group_id, index));
+        for member in members {
+            self.events.admitted.extend(self.queue.start(BranchKey { group_id, member }));
         }
         if let Some(logits) = logits {
-            self.slots.sequence_mut(key).phase = Phase::ReadyToSample(logits);
+            self.slots.running_sequence_mut(key).phase = Phase::ReadyToSample(logits);
         }
         let group = self.queue.group_mut(group_id);
         group.release_unneeded_prompt();
@@ -89,12 +89,12 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_held: u32) {
+    pub(crate) fn enter(&mut self, slot: u32, sequence: Sequence, phase: Phase, path: PathGuard, n_computed: u32) {
         self.has_changed = true;
         if self.queue.group(sequence.group_id).keeps_contents_of(slot) {
             self.slots.clear_contents(slot);
         }
-        self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_held));
+        self.slots.enter(RunningSequence::new(sequence, slot, phase, path, n_computed));
     }
 
     /// As [`Scheduler::enter`], on top of `matched`, whose cells in the device cache are in `path`.
@@ -109,23 +109,23 @@ impl Scheduler {
 
     /// Drops the cells of a running sequence, which stays in its slot and waits for a text.
     pub(crate) fn vacate(&mut self, key: SchedulingKey) {
-        let running = self.slots.sequence_mut(key);
+        let running = self.slots.running_sequence_mut(key);
         running.path.discard();
-        (running.phase, running.n_held) = (Phase::Vacant, 0);
+        (running.phase, running.n_computed) = (Phase::Vacant, 0);
     }
 
-    /// Gives a vacant sequence a path. If that has `n_held` tokens of another sequence, it decodes after them; with 0 it stays vacant.
-    pub(crate) fn fork_to(&mut self, key: SchedulingKey, path: PathGuard, n_held: u32) {
-        let running = self.slots.sequence_mut(key);
-        let phase = if n_held > 0 { Phase::Decoding } else { Phase::Vacant };
-        (running.path, running.phase, running.n_held) = (path, phase, n_held);
+    /// Gives a vacant sequence a path. If that has `n_computed` tokens of another sequence, it decodes after them; with 0 it stays vacant.
+    pub(crate) fn fork_to(&mut self, key: SchedulingKey, path: PathGuard, n_computed: u32) {
+        let running = self.slots.running_sequence_mut(key);
+        let phase = if n_computed > 0 { Phase::Decoding } else { Phase::Vacant };
+        (running.path, running.phase, running.n_computed) = (path, phase, n_computed);
     }
 
     /// Moves a running sequence to a private path with copies of its `n_copied` computed tokens; with 0, it computes them again.
     pub(crate) fn move_to_private(&mut self, key: SchedulingKey, path: PathGuard, n_copied: u32) {
         self.has_changed = true;
-        let running = self.slots.sequence_mut(key);
-        (running.path, running.shares_cells, running.n_held) = (path, false, n_copied);
+        let running = self.slots.running_sequence_mut(key);
+        (running.path, running.shares_cells, running.n_computed) = (path, false, n_copied);
         if n_copied == 0 {
             running.phase = Phase::Prefilling;
             self.lower_n_cached(key);
@@ -133,7 +133,7 @@ impl Scheduler {
     }
 
     /// Counts the sources of the first `n_found` prompt tokens of a group whose branch starts, each token once.
-    fn count_cached(&mut self, group_id: u64, n_device: u32, n_found: u32) {
+    fn count_cached(&mut self, group_id: GroupId, n_device: u32, n_found: u32) {
         let awaited = self.queue.group(group_id).awaited_range(n_found);
         let n_counted_twice = awaited.end.saturating_sub(awaited.start.max(n_device));
         self.stats.n_awaited += u64::from(awaited.end - awaited.start);

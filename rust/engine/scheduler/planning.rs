@@ -9,8 +9,9 @@ use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
+use crate::engine::scheduler::drafting::DraftRoom;
 use crate::engine::scheduler::resumption::n_until_fork;
-use crate::engine::scheduler::running_sequence::{DraftRoom, RunningSequence, count_u32};
+use crate::engine::scheduler::running_sequence::{RunningSequence, count_u32};
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason};
@@ -18,17 +19,16 @@ use crate::request::{Encoding, FinishReason};
 /// Plans steps. Kept between steps to reuse its allocations.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    pub(crate) budget: StepBudget,
-    pub(crate) adapters: AdapterRoundRobin,
-    pub(crate) plan: Plan,
-    pub(crate) changes_adapters: bool,
+    budget: StepBudget,
+    adapters: AdapterRoundRobin,
+    plan: Plan,
+    changes_adapters: bool,
     sets: Vec<AdapterDemand>,
     demands: Vec<RowDemand>,
     n_rows: Vec<u32>,
-    /// Number of drafted tokens in the plan.
-    pub(crate) n_drafted: u32,
+    n_drafted: u32,
     /// Highest used cell before this step's rows, plus one.
-    pub(crate) n_cells: u32,
+    n_cells: u32,
 }
 
 impl Planner {
@@ -46,15 +46,60 @@ impl Planner {
         }
     }
 
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(crate) fn n_planned_rows(&self) -> u32 {
+        count_u32(self.plan.rows.iter())
+    }
+
+    pub(crate) fn n_drafted(&self) -> u32 {
+        self.n_drafted
+    }
+
+    pub(crate) fn changes_adapters(&self) -> bool {
+        self.changes_adapters
+    }
+
+    /// The decode of the plan took this long.
+    pub(crate) fn observe_decode(&mut self, running: &[RunningSequence], took: Duration) {
+        // A drafted token costs about as much as a token of another stream.
+        let n_single = count_u32(running.iter().filter(|running| running.takes_one_row())) + self.n_drafted;
+        let n_prefill = self.n_planned_rows() - n_single;
+        if !self.changes_adapters {
+            if self.n_drafted == 0 {
+                self.budget.observe(n_single, n_prefill, self.n_cells, took);
+            } else {
+                self.budget.observe_drafted(n_single, n_prefill, self.n_cells, took);
+            }
+        } else if n_prefill == 0 {
+            // The excess over the mean is the cost of the change. Steps with prompts vary by more than that.
+            let mean_s = self.budget.mean_s(n_single, self.n_cells);
+            self.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
+        }
+    }
+
+    /// A step with a decode `took` this long: `rest` without the decode and moves, `of_drafts` of which a draft model took.
+    pub(crate) fn observe_step(&mut self, took: Duration, rest: Duration, of_drafts: Duration, n_sampled: u64) {
+        self.budget.observe_rest(rest);
+        self.budget.observe_tokens(n_sampled, rest.saturating_sub(of_drafts));
+        self.adapters.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn observe_prompt_logprobs(&mut self, n_tokens: u32, took: Duration) {
+        self.budget.observe_prompt_logprobs(n_tokens, took);
+    }
+
     pub(crate) fn begin_moving<R: Runner>(&mut self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         let n_prefilling = count_u32(scheduler.slots.running().iter().filter(|running| scheduler.n_ready(running) > 1));
-        let move_time = self.budget.move_time(stream_load(scheduler, |_| true), n_prefilling, cache.n_reached());
+        let move_time = self.budget.move_time(stream_load(scheduler, |_| true), n_prefilling, cache.n_cells_reached());
         cache.begin_moving(move_time);
-        cache.observe_compute(self.budget.prompt_token_s(cache.n_reached()));
+        cache.observe_compute(self.budget.prompt_token_s(cache.n_cells_reached()));
     }
 
     pub(crate) fn divide<R: Runner>(&mut self, scheduler: &mut Scheduler, cache: &CacheManager<R>) {
-        self.n_cells = cache.n_reached();
+        self.n_cells = cache.n_cells_reached();
         self.count_demands(scheduler, cache);
         let max_step = self.choose_adapters(scheduler);
         let current = self.adapters.current();
@@ -64,28 +109,25 @@ impl Planner {
         self.count_skipped(scheduler);
     }
 
-    /// Drafts tokens in the rows, cells and logits that this step leaves.
-    pub(crate) fn draft<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-        let running = scheduler.slots.running();
+    /// Returns the rows, cells and logits that this step leaves for drafts, and what they cost.
+    pub(crate) fn draft_room<R: Runner>(&self, scheduler: &Scheduler, cache: &CacheManager<R>) -> DraftRoom<'_> {
+        let Self { budget, n_cells, .. } = self;
+        let (running, limits) = (scheduler.slots.running(), &scheduler.limits);
         let n_planned: u32 = running.iter().map(|running| running.n_planned).sum();
+        let n_single = count_u32(running.iter().filter(|running| running.takes_one_row()));
         let n_with_logits = |running: &RunningSequence| if hooks::rows_wanted(running).is_some() { running.n_planned } else { 1 };
         let n_outputs: u32 = running.iter().map(n_with_logits).sum();
-        let n_free_cells = u32::try_from(cache.kv().n_free()).unwrap_or(u32::MAX);
-        let n_free = [
-            scheduler.limits.n_ubatch.saturating_sub(n_planned),
-            n_free_cells.saturating_sub(n_planned),
-            scheduler.limits.n_outputs.saturating_sub(n_outputs),
-        ];
-        let n_single = count_u32(running.iter().filter(|running| running.takes_one_row()));
-        let decode_s = |n_drafted| self.budget.drafted_s(n_single + n_drafted, n_planned - n_single, self.n_cells);
-        let room = DraftRoom {
-            n_rows: n_free.into_iter().min().unwrap_or(0),
-            decode_s: &decode_s,
-            row_s: self.budget.mean_s(1, 0),
-            token_s: self.budget.token_s(),
-            max_decode_s: self.budget.max_drafted_s(stream_load(scheduler, |_| true), self.n_cells, cache.spent()),
-        };
-        hooks::draft(scheduler, cache, &room);
+        let n_rows = limits.n_ubatch.min(cache.n_free()).saturating_sub(n_planned);
+        DraftRoom {
+            n_rows: n_rows.min(limits.n_outputs.saturating_sub(n_outputs)),
+            budget,
+            n_single,
+            n_prefill: n_planned - n_single,
+            n_cells: *n_cells,
+            row_s: budget.mean_s(1, 0),
+            token_s: budget.token_s(),
+            max_decode_s: budget.max_drafted_s(stream_load(scheduler, |_| true), *n_cells, cache.spent()),
+        }
     }
 
     pub(crate) fn take_cells<R: Runner>(&mut self, running: &mut [RunningSequence], cache: &mut CacheManager<R>) {
@@ -180,13 +222,13 @@ impl Planner {
         // to `key`.
         for nth in 0.. {
             let Some(key) = next else { break };
-            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.sequence(key));
+            let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.running_sequence(key));
             let takes_all = running.takes_all_available();
             let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
             let n = cache.free_cells(n_planned + n_wanted, urgency, || scheduler.release_cells(key)).saturating_sub(n_planned);
             let n = if n < n_wanted && takes_all { 0 } else { n };
-            scheduler.slots.sequence_mut(key).n_planned = n.min(n_wanted);
-            let mut is_freed_later = || urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.n_evictable() > 0;
+            scheduler.slots.running_sequence_mut(key).n_planned = n.min(n_wanted);
+            let is_freed_later = || urgency == Urgency::WithinMoveTime && cache.is_out_of_time() && cache.kv().n_evictable() > 0;
             if n == 0 && n_wanted > 0 && !is_freed_later() {
                 let running = scheduler.slots.running();
                 if running.iter().skip(1).all(|other| other.runs_with(&running[0])) {
@@ -218,7 +260,7 @@ impl Planner {
             let until = n_until_checkpoint(cache, running)
                 .min(hooks::max_rows_until_due(scheduler, running))
                 .min(n_until_fork(scheduler, cache, running));
-            let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_held);
+            let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_computed);
             let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
             let n_skipped = (!running.sequence.runs_together).then_some(running.n_skipped);
             RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
@@ -246,7 +288,7 @@ impl Planner {
             media.extend(running.available_media().map(|placed| MediaRows {
                 rows: running.first_row..rows.len(),
                 media: placed.media.clone(),
-                start: running.n_held - placed.start,
+                start: running.n_computed - placed.start,
             }));
         }
     }
@@ -259,7 +301,7 @@ impl Scheduler {
     pub(crate) fn fail_unencodable(&mut self) {
         let mut failed = Vec::new();
         for running in self.slots.running() {
-            for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
+            for placed in running.sequence.media_from(running.n_computed).iter().take(N_AHEAD) {
                 if let Encoding::Failed(reason) = placed.media.encoding() {
                     failed.push((running.sequence.group_id, reason));
                 }
@@ -273,10 +315,10 @@ impl Scheduler {
 
 /// Returns the tokens before a sequence's next medium, or the rest of an encoded one: the two are computed separately.
 fn n_until_media_boundary(running: &RunningSequence) -> u32 {
-    let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
+    let Some(placed) = running.sequence.media_from(running.n_computed).first() else { return u32::MAX };
     match placed.media.encoding() {
-        _ if running.n_held < placed.start => placed.start - running.n_held,
-        Encoding::Ready => placed.end() - running.n_held,
+        _ if running.n_computed < placed.start => placed.start - running.n_computed,
+        Encoding::Ready => placed.end() - running.n_computed,
         Encoding::Pending | Encoding::Failed(_) => 0,
     }
 }
@@ -323,7 +365,7 @@ fn end_oversized<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>) 
     if n_predicted > 0 {
         return scheduler.finish(key, FinishReason::ContextFull, None);
     }
-    let running = scheduler.slots.sequence(key);
-    let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
+    let running = scheduler.slots.running_sequence(key);
+    let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_computed as usize);
     scheduler.fail_computed(key, Error::ContextOverflow { n_prompt, n_ctx });
 }

@@ -3,6 +3,7 @@
 use crate::cache::{MIN_SHARED, PrefixMatch, PrefixQuery};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
+use crate::engine::ids::GroupId;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
@@ -11,7 +12,7 @@ use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
 /// Returns the longest cached prefix of a group's prompt, without the last token if its logits are needed and unknown.
-pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: u64) -> PrefixMatch {
+pub(crate) fn find_match<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>, group_id: GroupId) -> PrefixMatch {
     let group = scheduler.queue.group(group_id);
     if let Some(prompt_holder) = group.prompt_holder.id() {
         return PrefixMatch::on_device(prompt_holder, group.n_prompt());
@@ -51,7 +52,7 @@ fn find_whole<R: Runner>(group: &RequestGroup, cache: &mut CacheManager<R>) -> O
 /// held again once the next branch has computed it.
 pub(super) fn hold_prompts<R: Runner>(queue: &mut Queue, cache: &mut CacheManager<R>) {
     let without_holder = queue.open().filter(|group| matches!(group.prompt_holder, PromptHolder::NextFreeId));
-    for group_id in without_holder.map(|group| group.group_id).collect::<Vec<u64>>() {
+    for group_id in without_holder.map(|group| group.group_id).collect::<Vec<GroupId>>() {
         if cache.n_free_ids() == 0 {
             return;
         }
@@ -66,7 +67,7 @@ pub(super) fn hold_prompts<R: Runner>(queue: &mut Queue, cache: &mut CacheManage
 pub(crate) fn find_pending_prefix<R: Runner>(
     scheduler: &Scheduler,
     cache: &CacheManager<R>,
-    group_id: u64,
+    group_id: GroupId,
     n_known: u32,
 ) -> (Option<AwaitedPrefix>, u64) {
     let group = scheduler.queue.group(group_id);
@@ -78,7 +79,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
     let first_uncached = hooks::first_needed(&scheduler.features, group);
     let (mut best, mut n_compared): (Option<AwaitedPrefix>, u64) = (None, 0);
     let can_share = |running: &&RunningSequence| {
-        let is_held_back = scheduler.is_paused(running.sequence.request_id);
+        let is_held_back = scheduler.is_paused(running.sequence.stream_id);
         // A sequence of lower priority may have to yield, and delay the requests that wait for it.
         let is_slow = running.sequence.request.priority < group.request.priority;
         running.n_uncomputed() >= MIN_SHARED && running.shares_cells && !is_held_back && !is_slow
@@ -96,7 +97,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
             n_common.min(n - 1)
         };
         let n_best = best.map_or(0, |best| best.n_tokens);
-        let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
+        let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_computed;
         if is_more {
             best = Some(AwaitedPrefix { provider: running.sequence.scheduling_key(), n_tokens, n_cached: n_known });
         }
@@ -110,7 +111,7 @@ pub(crate) fn find_pending_prefix<R: Runner>(
 /// Returns the last checkpoint that is usable for a prompt of `n` tokens. Only the one at the end has the logits after all of it.
 fn last_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence, n_common: u32, n: u32) -> Option<u32> {
     let n_prompt = running.sequence.n_prompt;
-    if running.sequence.n_predicted > 0 || !cache.has_host_cache() {
+    if running.sequence.n_predicted > 0 || !cache.kv().has_host_cache() {
         return None;
     }
     if n_common == n_prompt { Some(n_prompt) } else { running.sequence.checkpoint_positions.last_within(n_common.min(n - 1)) }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::engine::cache_manager::guards::ReservationGuard;
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, StreamId};
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, QueuePermit, RequestGroup};
 use crate::engine::scheduler::scheduling_key::{SchedulingKey, rank};
@@ -20,7 +21,7 @@ pub(crate) struct PreemptedSequence {
     /// Makes its cached tokens the last to be evicted, except for pins.
     pub(crate) reservation: ReservationGuard,
     pub(crate) slot: u32,
-    pub(crate) n_held: u32,
+    pub(crate) n_computed: u32,
 }
 
 /// The condition that a request waits for: its key in the index.
@@ -60,7 +61,7 @@ impl WaitState {
     }
 
     /// Returns the position of a group among the groups that wait for the same: by the awaited length, or the most senior first.
-    fn order_of(self, group: &RequestGroup) -> (i64, u64) {
+    fn order_of(self, group: &RequestGroup) -> (i64, GroupId) {
         let rank = match self {
             Self::AwaitingPrefix(_) => group.awaited_prefix.map_or(0, |prefix| prefix.n_tokens.into()),
             Self::NotStarted(..) | Self::AwaitingSlot(_) => rank(group.last_served, group.request.priority),
@@ -72,11 +73,10 @@ impl WaitState {
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// All groups by id, which is assigned in order of submission.
-    groups: BTreeMap<u64, (RequestGroup, WaitState)>,
+    groups: BTreeMap<GroupId, (RequestGroup, WaitState)>,
     /// Groups of each stream that has several.
-    streams: Index<u64, u64>,
-    waiting: Index<WaitState, (i64, u64)>,
+    streams: Index<StreamId, GroupId>,
+    waiting: Index<WaitState, (i64, GroupId)>,
     /// Most senior first.
     preempted: Vec<PreemptedSequence>,
     n_starts: u64,
@@ -85,54 +85,55 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(max_open: u32) -> Self {
+    pub(super) fn new(max_open: u32) -> Self {
         Self { max_open: max_open as usize, ..Self::default() }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    pub(crate) fn push(&mut self, mut group: RequestGroup) {
+    pub(super) fn push(&mut self, mut group: RequestGroup) {
         group.arrived = self.n_starts;
         group.last_served = group.arrived;
         let (group_id, state) = (group.group_id, WaitState::of(&group));
         insert(&mut self.waiting, state, state.order_of(&group));
-        if group.request_id != group_id {
-            self.streams.entry(group.request_id).or_insert_with(|| BTreeSet::from([group.request_id])).insert(group_id);
+        let first = group.stream_id.first_group();
+        if group_id != first {
+            self.streams.entry(group.stream_id).or_insert_with(|| BTreeSet::from([first])).insert(group_id);
         }
         self.groups.insert(group_id, (group, state));
     }
 
-    pub(crate) fn groups_of(&self, request_id: u64) -> Vec<u64> {
-        match self.streams.get(&request_id) {
+    pub(super) fn groups_of(&self, stream_id: StreamId) -> Vec<GroupId> {
+        match self.streams.get(&stream_id) {
             Some(groups) => groups.iter().copied().collect(),
-            None => self.groups.get(&request_id).map(|(group, _)| group.group_id).into_iter().collect(),
+            None => Some(stream_id.first_group()).filter(|group_id| self.groups.contains_key(group_id)).into_iter().collect(),
         }
     }
 
-    fn n_running_of(&self, request_id: u64) -> usize {
-        match self.streams.get(&request_id) {
+    fn n_running_of(&self, stream_id: StreamId) -> usize {
+        match self.streams.get(&stream_id) {
             Some(groups) => groups.iter().map(|&group_id| self.group(group_id).n_running()).sum(),
-            None => self.get(request_id).map_or(0, RequestGroup::n_running),
+            None => self.get(stream_id.first_group()).map_or(0, RequestGroup::n_running),
         }
     }
 
-    pub(crate) fn get(&self, group_id: u64) -> Option<&RequestGroup> {
+    pub(super) fn get(&self, group_id: GroupId) -> Option<&RequestGroup> {
         self.groups.get(&group_id).map(|(group, _)| group)
     }
 
-    pub(crate) fn group(&self, group_id: u64) -> &RequestGroup {
+    pub(super) fn group(&self, group_id: GroupId) -> &RequestGroup {
         self.get(group_id).expect("a group outlives its sequences")
     }
 
     /// Lends a group for changes that do not affect its wait state.
-    pub(crate) fn group_mut(&mut self, group_id: u64) -> &mut RequestGroup {
+    pub(super) fn group_mut(&mut self, group_id: GroupId) -> &mut RequestGroup {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
 
     /// Changes a request and its wait state to the one that `change` returns; a failed request stays failed.
-    fn update(&mut self, group_id: u64, change: impl FnOnce(&mut RequestGroup) -> WaitState) -> &mut RequestGroup {
+    fn update(&mut self, group_id: GroupId, change: impl FnOnce(&mut RequestGroup) -> WaitState) -> &mut RequestGroup {
         let (mut group, old) = self.groups.remove(&group_id).expect("a group outlives its sequences");
         remove(&mut self.waiting, old, &old.order_of(&group));
         let new = change(&mut group);
@@ -147,7 +148,7 @@ impl Queue {
     /// with many completions thus takes the free slots, a request for one completion gets the next one, and if both wait, they
     /// alternate. At different priorities, the senior one is next; see
     /// [`STARTS_PER_PRIORITY`](crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY).
-    pub(crate) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
+    pub(crate) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<GroupId> {
         let may_start = |state: WaitState| match state {
             // A request with several completions does not start while too many are open.
             WaitState::NotStarted(priority, is_several) => !is_several || self.may_open(priority),
@@ -156,10 +157,10 @@ impl Queue {
         };
         let firsts = self.waiting.iter().filter(|&(&state, _)| may_start(state)).filter_map(|(_, waiting)| waiting.first());
         let open = self.open_from(i32::MIN).flatten().filter(|&&(_, group_id)| self.group(group_id).can_start());
-        let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
+        let mut best: BTreeMap<i32, (usize, u64, GroupId)> = BTreeMap::new();
         for &(_, group_id) in firsts.chain(open) {
             let group = self.group(group_id);
-            let key = (self.n_running_of(group.request_id), group.last_served, group_id);
+            let key = (self.n_running_of(group.stream_id), group.last_served, group_id);
             let best_of_priority = best.entry(group.request.priority).or_insert(key);
             *best_of_priority = key.min(*best_of_priority);
         }
@@ -174,12 +175,12 @@ impl Queue {
     }
 
     /// Returns the open groups of each priority from `priority` on.
-    fn open_from(&self, priority: i32) -> impl Iterator<Item = &BTreeSet<(i64, u64)>> {
+    fn open_from(&self, priority: i32) -> impl Iterator<Item = &BTreeSet<(i64, GroupId)>> {
         self.waiting.range(WaitState::Open(priority)..WaitState::Started).map(|(_, open)| open)
     }
 
-    pub(crate) fn highest_waiting(&self) -> Option<i32> {
-        let priority_of = |(state, waiting): (&WaitState, &BTreeSet<(i64, u64)>)| match state {
+    pub(super) fn highest_waiting(&self) -> Option<i32> {
+        let priority_of = |(state, waiting): (&WaitState, &BTreeSet<(i64, GroupId)>)| match state {
             WaitState::NotStarted(priority, _) | WaitState::Open(priority) => Some(*priority),
             WaitState::AwaitingSlot(_) => Some(self.group(waiting.first()?.1).request.priority),
             WaitState::AwaitingPrefix(_) | WaitState::Started | WaitState::Failed => None,
@@ -187,7 +188,7 @@ impl Queue {
         self.waiting.iter().filter_map(priority_of).max()
     }
 
-    pub(crate) fn block_on_prefix(&mut self, group_id: u64, awaited_prefix: AwaitedPrefix) {
+    pub(super) fn block_on_prefix(&mut self, group_id: GroupId, awaited_prefix: AwaitedPrefix) {
         self.update(group_id, |group| {
             group.awaited_prefix = Some(awaited_prefix);
             WaitState::AwaitingPrefix(awaited_prefix.provider)
@@ -195,24 +196,24 @@ impl Queue {
     }
 
     /// Returns the requests that wait until `owner` has computed exactly `n_tokens` tokens.
-    pub(crate) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
+    pub(super) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
         let n_tokens = i64::from(n_tokens);
         let blocked = self.waiting.get(&WaitState::AwaitingPrefix(owner)).into_iter();
-        let blocked = blocked.flat_map(move |blocked| blocked.range((n_tokens, 0)..=(n_tokens, u64::MAX)));
+        let blocked = blocked.flat_map(move |blocked| blocked.range((n_tokens, GroupId::MIN)..=(n_tokens, GroupId::MAX)));
         blocked.map(|&(_, group_id)| self.group(group_id))
     }
 
-    pub(crate) fn n_blocked(&self) -> usize {
+    pub(super) fn n_blocked(&self) -> usize {
         self.waiting.range(..WaitState::AFTER_PREFIXES).map(|(_, blocked)| blocked.len()).sum()
     }
 
     /// `n_computed` returns the computed tokens of a sequence, `None` if it does not run.
-    pub(crate) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
+    pub(super) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
         let mut unblocked = Vec::new();
         for (state, blocked) in self.waiting.range(..WaitState::AFTER_PREFIXES) {
             if let WaitState::AwaitingPrefix(owner) = *state {
                 let n_computed = n_computed(owner).map_or(i64::MAX, i64::from);
-                unblocked.extend(blocked.range(..=(n_computed, u64::MAX)).map(|&(_, group_id)| group_id));
+                unblocked.extend(blocked.range(..=(n_computed, GroupId::MAX)).map(|&(_, group_id)| group_id));
             }
         }
         for group_id in unblocked {
@@ -221,11 +222,11 @@ impl Queue {
     }
 
     /// Counts as service for the whole stream. Returns the request's permit if no branch is left waiting.
-    pub(crate) fn start(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
+    pub(super) fn start(&mut self, BranchKey { group_id, member }: BranchKey) -> Option<QueuePermit> {
         self.n_starts += 1;
         let n_starts = self.n_starts;
-        let request_id = self.group(group_id).request_id;
-        for other in self.streams.get(&request_id).into_iter().flatten().copied().collect::<Vec<u64>>() {
+        let stream_id = self.group(group_id).stream_id;
+        for other in self.streams.get(&stream_id).into_iter().flatten().copied().collect::<Vec<GroupId>>() {
             let state = self.groups[&other].1;
             self.update(other, |group| {
                 group.last_served = n_starts;
@@ -233,7 +234,7 @@ impl Queue {
             });
         }
         let group = self.update(group_id, |group| {
-            group.set(index, BranchState::Running);
+            group.set(member, BranchState::Running);
             group.has_started = true;
             group.last_served = n_starts;
             group.awaited_prefix = None;
@@ -242,7 +243,7 @@ impl Queue {
         group.take_permit_if_started()
     }
 
-    pub(crate) fn reset(&mut self, group_id: u64) {
+    pub(super) fn reset(&mut self, group_id: GroupId) {
         self.update(group_id, |group| {
             group.branches.fill(BranchState::Waiting);
             group.has_started = false;
@@ -250,11 +251,11 @@ impl Queue {
         });
     }
 
-    pub(crate) fn find_branch(&self, request_id: u64, index: u32) -> Option<(u64, u32)> {
-        self.groups_of(request_id).into_iter().find_map(|group_id| Some((group_id, self.group(group_id).index_in_group(index)?)))
+    pub(crate) fn find_branch(&self, stream_id: StreamId, branch: BranchIndex) -> Option<BranchKey> {
+        self.groups_of(stream_id).into_iter().find_map(|group_id| self.group(group_id).key_of(branch))
     }
 
-    pub(crate) fn finish_all(&mut self, group_id: u64) -> Option<QueuePermit> {
+    pub(super) fn finish_all(&mut self, group_id: GroupId) -> Option<QueuePermit> {
         let group = self.update(group_id, |group| {
             group.branches.fill(BranchState::Finished);
             WaitState::of(group)
@@ -262,17 +263,17 @@ impl Queue {
         group.take_permit_if_started()
     }
 
-    /// Ends branch `index` of a request that was never in a slot; returns the request's permit if no branch is left waiting.
-    pub(crate) fn drop_waiting(&mut self, group_id: u64, index: u32) -> Option<QueuePermit> {
+    /// Ends a branch that was never in a slot; returns the request's permit if no branch is left waiting.
+    pub(super) fn drop_waiting(&mut self, BranchKey { group_id, member }: BranchKey) -> Option<QueuePermit> {
         let group = self.update(group_id, |group| {
-            group.set(index, BranchState::Finished);
+            group.set(member, BranchState::Finished);
             WaitState::of(group)
         });
         group.take_permit_if_started()
     }
 
     /// Sets the `logits` after the prompt of a request before any of its branches starts, if there is room to hold them.
-    pub(crate) fn set_prompt_logits(&mut self, group_id: u64, logits: &Arc<[f32]>) {
+    pub(crate) fn set_prompt_logits(&mut self, group_id: GroupId, logits: &Arc<[f32]>) {
         let could_start = |group: &&RequestGroup| group.has_waiting() || group.is_unbuilt();
         let is_not_started = |group: &&RequestGroup| !group.has_started && could_start(group) && group.prompt_logits.is_none();
         let Some(group) = self.get(group_id).filter(is_not_started) else { return };
@@ -287,7 +288,7 @@ impl Queue {
     }
 
     /// Sets the parameters of the branches of a request: they may start, once an awaited prefix is computed.
-    pub(crate) fn set_branch_specs(&mut self, group_id: u64, branch_specs: Vec<BranchSpec>) {
+    pub(super) fn set_branch_specs(&mut self, group_id: GroupId, branch_specs: Vec<BranchSpec>) {
         let state = self.groups.get(&group_id).map(|&(_, state)| state);
         self.update(group_id, |group| {
             group.set_branch_specs(branch_specs);
@@ -296,23 +297,23 @@ impl Queue {
         });
     }
 
-    pub(crate) fn block_starts(&mut self, group_id: u64) {
+    pub(super) fn block_starts(&mut self, group_id: GroupId) {
         self.update(group_id, |_| WaitState::Failed);
     }
 
-    pub(crate) fn remove(&mut self, group_id: u64) -> Option<RequestGroup> {
+    pub(super) fn remove(&mut self, group_id: GroupId) -> Option<RequestGroup> {
         let (group, state) = self.groups.remove(&group_id)?;
         remove(&mut self.waiting, state, &state.order_of(&group));
-        remove(&mut self.streams, group.request_id, &group_id);
+        remove(&mut self.streams, group.stream_id, &group_id);
         Some(group)
     }
 
-    pub(crate) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
+    pub(super) fn open(&self) -> impl Iterator<Item = &RequestGroup> {
         self.open_from(i32::MIN).flatten().map(|&(_, group_id)| self.group(group_id))
     }
 
     /// Returns the requests whose prompts are held on one of `ids`, including failed requests. O(number of requests).
-    pub(crate) fn held_on(&self, ids: &[KvSeqId]) -> Vec<u64> {
+    pub(super) fn held_on(&self, ids: &[KvSeqId]) -> Vec<GroupId> {
         let is_held_there = |group: &&RequestGroup| group.prompt_holder.id().is_some_and(|id| ids.contains(&id));
         self.groups.values().map(|(group, _)| group).filter(is_held_there).map(|group| group.group_id).collect()
     }
@@ -322,34 +323,33 @@ impl Queue {
     }
 
     /// Returns the sequences that resume together with the most senior one.
-    pub(crate) fn resuming(&self) -> &[PreemptedSequence] {
+    pub(super) fn resuming(&self) -> &[PreemptedSequence] {
         let Some(first) = self.preempted.first() else { return &[] };
         let Sequence { runs_together, group_id, .. } = first.sequence;
         let resumes_too = |other: &&PreemptedSequence| runs_together && other.sequence.group_id == group_id;
         &self.preempted[..self.preempted.iter().take_while(resumes_too).count().max(1)]
     }
 
-    pub(crate) fn push_preempted(&mut self, preempted: PreemptedSequence) {
+    pub(super) fn push_preempted(&mut self, preempted: PreemptedSequence) {
         let group = self.group_mut(preempted.sequence.group_id);
-        group.set(preempted.sequence.index, BranchState::Preempted);
+        group.set(preempted.sequence.member, BranchState::Preempted);
         let scheduling_key = preempted.sequence.scheduling_key();
         let at = self.preempted.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
         self.preempted.insert(at, preempted);
     }
 
-    pub(crate) fn pop_preempted(&mut self) -> PreemptedSequence {
+    pub(super) fn pop_preempted(&mut self) -> PreemptedSequence {
         let preempted = self.preempted.remove(0);
-        self.group_mut(preempted.sequence.group_id).set(preempted.sequence.index, BranchState::Running);
+        self.group_mut(preempted.sequence.group_id).set(preempted.sequence.member, BranchState::Running);
         preempted
     }
 
-    pub(crate) fn take_preempted(&mut self, group_id: u64, index: u32) -> Option<PreemptedSequence> {
-        let matches = |of: &PreemptedSequence| of.sequence.group_id == group_id && of.sequence.index == index;
-        let at = self.preempted.iter().position(matches)?;
+    pub(super) fn take_preempted(&mut self, branch: BranchKey) -> Option<PreemptedSequence> {
+        let at = self.preempted.iter().position(|preempted| preempted.sequence.branch_key() == branch)?;
         Some(self.preempted.remove(at))
     }
 
-    pub(crate) fn remove_preempted(&mut self, group_id: u64) -> Vec<PreemptedSequence> {
+    pub(super) fn remove_preempted(&mut self, group_id: GroupId) -> Vec<PreemptedSequence> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.group_id == group_id).collect()
     }
 }

@@ -12,18 +12,21 @@ use crate::cache::{AdapterSchedule, AdapterSet};
 use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
 use crate::engine::features::state::{GroupFeatures, SequenceFeatures, SpecFeatures};
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
+#[cfg(test)]
+use crate::engine::output::completions::{Completions, open_stream};
 use crate::engine::output::stream::Sender;
 use crate::engine::runner::KvSeqId;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::error::Result;
 use crate::request::{Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
+#[cfg(test)]
+use crate::sampling::token_strings::tests::Pieces;
 
 pub(crate) struct RequestGroup {
-    /// Id of the group. The id of a stream's first group is also the id of the stream.
-    pub(crate) group_id: u64,
-    /// Id of the stream, which readers see as the id of the request.
-    pub(crate) request_id: u64,
+    pub(crate) group_id: GroupId,
+    pub(crate) stream_id: StreamId,
     /// The part of the request that all branches share: never read for the parameters of a branch.
     pub(crate) request: Arc<Request>,
     branch_specs: Vec<Arc<BranchSpec>>,
@@ -34,27 +37,27 @@ pub(crate) struct RequestGroup {
     /// The adapters that were requested, regardless of where each applies from.
     pub(crate) requested_adapters: AdapterSet,
     pub(crate) sender: Arc<Sender>,
-    pub(crate) branches: Vec<BranchState>,
+    pub(super) branches: Vec<BranchState>,
     pub(crate) submitted: Instant,
     pub(crate) has_started: bool,
     /// Position in the queue, held until the last branch is in a slot.
-    pub(crate) permit: Option<QueuePermit>,
+    pub(super) permit: Option<QueuePermit>,
     /// First position at which its branches share no cells.
     pub(crate) shared_until: u32,
     pub(crate) features: GroupFeatures,
     /// Prefix that it waits for instead of computing it too.
-    pub(crate) awaited_prefix: Option<AwaitedPrefix>,
+    pub(super) awaited_prefix: Option<AwaitedPrefix>,
     /// Number of branches, of any request, that had started when it arrived.
-    pub(crate) arrived: u64,
+    pub(super) arrived: u64,
     /// Number of branches that had started when it last got a slot, or else when it arrived.
-    pub(crate) last_served: u64,
+    pub(super) last_served: u64,
     /// Logits after the prompt, once it is computed, until the last branch has started.
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
-    pub(crate) prompt_holder: PromptHolder,
+    pub(super) prompt_holder: PromptHolder,
     /// State that the next branch begins with.
     pub(crate) pending: SequenceFeatures,
     pub(crate) events: Vec<Event>,
-    pub(crate) sharing: CellSharing,
+    pub(super) sharing: CellSharing,
 }
 
 /// A group that ends with this step, and the outcome of its stream; `None` if other groups of the stream continue.
@@ -72,9 +75,17 @@ pub(crate) enum CellSharing {
     Recomputed,
 }
 
+/// A request of a stream, with a sampler that has accepted nothing.
+pub(crate) struct BranchRequest {
+    pub(crate) first: BranchIndex,
+    pub(crate) request: Request,
+    pub(crate) sampler: Sampler,
+}
+
+/// Parameters of consecutive branches.
 pub(crate) struct BranchSpec {
-    /// Index of the first branch in the stream.
-    pub(crate) first: u32,
+    /// The first branch with these parameters; the others follow.
+    pub(crate) first: BranchIndex,
     /// Number of these branches, or of the sequences that run together for them.
     pub(crate) n: u32,
     /// The request without its prompt, stop strings, adapters, biases, and penalty prompt.
@@ -86,7 +97,8 @@ pub(crate) struct BranchSpec {
 }
 
 impl BranchSpec {
-    pub(crate) fn new(first: u32, mut request: Request, sampler: Sampler) -> Self {
+    pub(crate) fn new(branch_request: BranchRequest) -> Self {
+        let BranchRequest { first, mut request, sampler } = branch_request;
         (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
@@ -145,40 +157,39 @@ pub(crate) fn without_media(prompt: &Arc<[Token]>, media: &[PlacedMedia]) -> Arc
 }
 
 impl RequestGroup {
-    /// Creates a group of stream `request_id` for `requests` that begin like the first, each with the index of its first branch in
-    /// the stream and a sampler that has accepted nothing. The first group of a stream has its id and reports about the prompt.
-    /// O(prompt length), on the submitting thread; starting a branch is O(1).
+    /// Creates a group for `requests` that begin like the first. The first group of a stream reports about the prompt. O(prompt
+    /// length), on the submitting thread; starting a branch is O(1).
     pub(crate) fn new(
-        group_id: u64,
-        request_id: u64,
-        mut requests: Vec<(u32, Request, Sampler)>,
+        group_id: GroupId,
+        stream_id: StreamId,
+        mut requests: Vec<BranchRequest>,
         sender: Arc<Sender>,
         permit: QueuePermit,
     ) -> Self {
-        let (_, first, _) = requests.first_mut().expect("a group has a request");
+        let BranchRequest { request: first, .. } = requests.first_mut().expect("a group has a request");
         let media: Arc<[PlacedMedia]> = first.prompt.media().into();
         let mut prompt = std::mem::take(&mut first.prompt).into_tokens();
         prompt.append(&mut first.suffix);
         let prompt: Arc<[Token]> = prompt.into();
         let can_be_sampled = without_media(&prompt, &media);
         let mut pending = SequenceFeatures::default();
-        if group_id == request_id {
+        if group_id == stream_id.first_group() {
             hooks::on_new_request(first, &mut pending);
         }
-        let branch_spec = |(first, request, mut sampler): (u32, Request, Sampler)| {
-            sampler.accept_prompt(Arc::clone(&can_be_sampled));
-            BranchSpec::new(first, request, sampler)
+        let branch_spec = |mut branch_request: BranchRequest| {
+            branch_request.sampler.accept_prompt(Arc::clone(&can_be_sampled));
+            BranchSpec::new(branch_request)
         };
         let branch_specs: Vec<BranchSpec> = requests.into_iter().map(branch_spec).collect();
-        let mut group = Self::unbuilt(group_id, request_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
+        let mut group = Self::unbuilt(group_id, stream_id, Arc::clone(&branch_specs[0].request), prompt, sender, permit);
         group.set_branch_specs(branch_specs);
         Self { media, pending, ..group }
     }
 
     /// Creates a group of forks whose branches are not known yet. It has a position in the queue, and may hold its prompt.
     pub(crate) fn unbuilt(
-        group_id: u64,
-        request_id: u64,
+        group_id: GroupId,
+        stream_id: StreamId,
         request: Arc<Request>,
         prompt: Arc<[Token]>,
         sender: Arc<Sender>,
@@ -186,7 +197,7 @@ impl RequestGroup {
     ) -> Self {
         Self {
             group_id,
-            request_id,
+            stream_id,
             request,
             branch_specs: Vec::new(),
             prompt,
@@ -221,9 +232,9 @@ impl RequestGroup {
         self.branches.is_empty()
     }
 
-    /// Returns the parameters of branch `index`, and its index among the branches with these parameters.
-    pub(crate) fn branch_spec(&self, index: u32) -> (&Arc<BranchSpec>, u32) {
-        let mut nth = index;
+    /// Returns the parameters of a member, and its index among the members with these parameters.
+    pub(crate) fn branch_spec(&self, member: MemberIndex) -> (&Arc<BranchSpec>, u32) {
+        let MemberIndex(mut nth) = member;
         for branch_spec in &self.branch_specs {
             if nth < branch_spec.n {
                 return (branch_spec, nth);
@@ -233,9 +244,9 @@ impl RequestGroup {
         panic!("a group has no such branch")
     }
 
-    pub(crate) fn next_branch(&self) -> Option<u32> {
-        let at = self.branches.iter().position(|&branch| branch == BranchState::Waiting)?;
-        Some(u32::try_from(at).expect("a request has few branches"))
+    pub(crate) fn next_branch(&self) -> Option<MemberIndex> {
+        let waiting = (0..).zip(&self.branches).find(|&(_, &branch)| branch == BranchState::Waiting);
+        waiting.map(|(member, _)| MemberIndex(member))
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
@@ -258,8 +269,12 @@ impl RequestGroup {
         self.branches.iter().all(|&branch| branch == BranchState::Finished)
     }
 
-    pub(crate) fn set(&mut self, index: u32, branch: BranchState) {
-        self.branches[index as usize] = branch;
+    pub(crate) fn state_of(&self, member: MemberIndex) -> BranchState {
+        self.branches[member.0 as usize]
+    }
+
+    pub(crate) fn set(&mut self, member: MemberIndex, branch: BranchState) {
+        self.branches[member.0 as usize] = branch;
     }
 
     /// Returns true if a waiting branch could start: the prompt is computed, no branch is computing it, or each computes its own.
@@ -268,14 +283,15 @@ impl RequestGroup {
         self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
     }
 
-    pub(crate) fn index_in_group(&self, index: u32) -> Option<u32> {
-        let mut indices = 0..u32::try_from(self.branches.len()).expect("a request has few branches");
-        indices.find(|&nth| self.index_in_stream(nth) == index)
+    pub(crate) fn key_of(&self, branch: BranchIndex) -> Option<BranchKey> {
+        let mut members = (0..).map(MemberIndex).take(self.branches.len());
+        let member = members.find(|&member| self.branch_index(member) == branch)?;
+        Some(BranchKey { group_id: self.group_id, member })
     }
 
-    pub(crate) fn index_in_stream(&self, index: u32) -> u32 {
-        let (branch_spec, nth) = self.branch_spec(index);
-        branch_spec.first + nth
+    pub(crate) fn branch_index(&self, member: MemberIndex) -> BranchIndex {
+        let (branch_spec, nth) = self.branch_spec(member);
+        BranchIndex(branch_spec.first.0 + nth)
     }
 
     /// Returns true if all branches share the cells of the whole prompt.
@@ -317,8 +333,9 @@ impl RequestGroup {
         self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.n_tokens.min(n_found))
     }
 
-    pub(crate) fn scheduling_key(&self, index: u32) -> SchedulingKey {
-        SchedulingKey::new(self.arrived, self.request.priority, self.group_id, index)
+    pub(crate) fn scheduling_key(&self, member: MemberIndex) -> SchedulingKey {
+        let branch = BranchKey { group_id: self.group_id, member };
+        SchedulingKey::new(self.arrived, self.request.priority, branch)
     }
 }
 
@@ -348,4 +365,14 @@ impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.n_waiting.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// Creates a group with id `id`, which is the only one of its stream, and its reader.
+#[cfg(test)]
+pub(crate) fn test_group(id: u64, request: Request) -> (RequestGroup, Completions) {
+    let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+    let (sender, reader) = open_stream(StreamId(id), request.n, None, Box::new(|_| {}));
+    let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+    let requests = vec![BranchRequest { first: BranchIndex(0), request, sampler }];
+    (RequestGroup::new(GroupId(id), StreamId(id), requests, Arc::new(sender), permit), reader)
 }

@@ -116,7 +116,7 @@ fn find_provider<R: Runner>(
     for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
         let n_common = n_common(scheduler, &running.sequence, sequence);
         let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
-        if n_common >= n_known + MIN_SHARED && n_common > running.n_held {
+        if n_common >= n_known + MIN_SHARED && n_common > running.n_computed {
             consider(Some(running.key()), n_common);
         }
     }
@@ -130,7 +130,7 @@ fn can_provide<R: Runner>(
     running: &RunningSequence,
     sequence: &Sequence,
 ) -> bool {
-    let is_held_back = scheduler.is_paused(running.sequence.request_id);
+    let is_held_back = scheduler.is_paused(running.sequence.stream_id);
     let has_priority = running.sequence.request.priority >= sequence.request.priority;
     // A reload may extend beyond the position where another sequence could be forked.
     let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
@@ -177,18 +177,18 @@ pub(crate) fn find_awaited<R: Runner>(
 ) -> Option<PrefixMatch> {
     let &PrefixDependency { provider, n_tokens, .. } = running.prefix_dependency()?;
     let is_available =
-        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.request_id) && source.sequence.n_tokens() >= n_tokens;
+        |source: &&RunningSequence| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens;
     let source = scheduler.slots.get(provider).filter(is_available);
     // A context that was shifted is another text.
     let has_same_prefix = |source: &&RunningSequence| n_common(scheduler, &source.sequence, &running.sequence) >= n_tokens;
     let may_have_same_prefix = |source: &&RunningSequence| source.sequence.shifted_at().is_none() || has_same_prefix(source);
-    if source.is_some_and(|source| source.n_held < n_tokens && may_have_same_prefix(&source)) {
+    if source.is_some_and(|source| source.n_computed < n_tokens && may_have_same_prefix(&source)) {
         return None;
     }
     let source = source.filter(has_same_prefix);
     let group = scheduler.queue.group(running.sequence.group_id);
     let is_recomputed = group.sharing == CellSharing::Recomputed;
-    if let Some(source) = source.filter(|source| is_recomputed && source.n_held == n_tokens)
+    if let Some(source) = source.filter(|source| is_recomputed && source.n_computed == n_tokens)
         && cache.can_fork(source.id(), n_tokens)
     {
         return Some(PrefixMatch::on_device(source.id(), n_tokens));
@@ -202,7 +202,7 @@ pub(crate) fn find_awaited<R: Runner>(
 impl Scheduler {
     /// Makes a search resume whose beams were reloaded separately and could share cells. Returns `false` if they do already.
     pub(crate) fn reshare_cells(&mut self, key: SchedulingKey) -> bool {
-        let group_id = self.slots.sequence(key).sequence.group_id;
+        let group_id = self.slots.running_sequence(key).sequence.group_id;
         if self.queue.group(group_id).sharing != CellSharing::Separate {
             return false;
         }
@@ -221,5 +221,9 @@ pub(crate) fn n_until_fork<R: Runner>(scheduler: &Scheduler, cache: &CacheManage
         Phase::AwaitingPrefix(prefix) if prefix.provider == running.key() => Some(prefix.n_tokens),
         _ => None,
     });
-    waiting.filter(|&n_tokens| n_tokens > running.n_held).map(|n_tokens| n_tokens - running.n_held).min().unwrap_or(u32::MAX)
+    waiting
+        .filter(|&n_tokens| n_tokens > running.n_computed)
+        .map(|n_tokens| n_tokens - running.n_computed)
+        .min()
+        .unwrap_or(u32::MAX)
 }

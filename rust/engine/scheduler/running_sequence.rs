@@ -51,7 +51,7 @@ impl Phase {
         }
     }
 
-    pub(crate) fn name(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::Reloading { .. } => "reloading",
             Self::AwaitingPrefix(_) => "awaiting a prefix",
@@ -72,49 +72,34 @@ pub(crate) struct Draft {
     pub(crate) n_accepted: usize,
 }
 
-/// Room of a step for drafts, and what they cost.
-#[derive(Clone, Copy)]
-pub(crate) struct DraftRoom<'a> {
-    /// Rows, cells and logits that the step leaves.
-    pub(crate) n_rows: u32,
-    /// Mean seconds of the step's decode with a number of drafted rows; 0 until measured.
-    pub(crate) decode_s: &'a dyn Fn(u32) -> f64,
-    /// Mean seconds of a decode of one row without cells.
-    pub(crate) row_s: f64,
-    /// Mean seconds outside of the decode per sampled token.
-    pub(crate) token_s: f64,
-    /// Maximum mean seconds of the decode.
-    pub(crate) max_decode_s: f64,
-}
-
 pub(crate) struct RunningSequence {
     pub(crate) sequence: Sequence,
     pub(crate) slot: u32,
-    pub(crate) phase: Phase,
-    pub(crate) path: PathGuard,
+    pub(super) phase: Phase,
+    pub(super) path: PathGuard,
     /// True if it may share cells with other sequences.
     pub(crate) shares_cells: bool,
-    /// Number of computed tokens: `[0, n_held)`.
-    pub(crate) n_held: u32,
+    /// Number of computed tokens: `[0, n_computed)`.
+    pub(crate) n_computed: u32,
     /// Number of its rows in this step's decode, without drafts; 0 once they are sampled.
     pub(crate) n_planned: u32,
     /// Index of its first row in this step's plan, of those that are not sampled yet.
     pub(crate) first_row: usize,
-    pub(crate) draft: Draft,
+    pub(super) draft: Draft,
     /// Number of consecutive steps in which it yielded its row.
-    pub(crate) n_skipped: u32,
-    pub(crate) finish_reason: Option<FinishReason>,
+    pub(super) n_skipped: u32,
+    pub(super) finish_reason: Option<FinishReason>,
 }
 
 impl RunningSequence {
-    pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_held: u32) -> Self {
+    pub(crate) fn new(sequence: Sequence, slot: u32, phase: Phase, path: PathGuard, n_computed: u32) -> Self {
         Self {
             sequence,
             slot,
             phase,
             path,
             shares_cells: true,
-            n_held,
+            n_computed,
             n_planned: 0,
             first_row: 0,
             draft: Draft::default(),
@@ -133,7 +118,15 @@ impl RunningSequence {
 
     /// Returns the number of tokens to compute or reload: the last sampled token, or the rest of a prompt.
     pub(crate) fn n_uncomputed(&self) -> u32 {
-        if self.is_vacant() { 0 } else { self.sequence.n_tokens() - self.n_held }
+        if self.is_vacant() { 0 } else { self.sequence.n_tokens() - self.n_computed }
+    }
+
+    pub(crate) fn phase_name(&self) -> &'static str {
+        self.phase.name()
+    }
+
+    pub(crate) fn drop_draft(&mut self) {
+        self.draft = Draft::default();
     }
 
     pub(crate) fn is_vacant(&self) -> bool {
@@ -153,11 +146,11 @@ impl RunningSequence {
     }
 
     pub(crate) fn adapter_set(&self) -> &AdapterSet {
-        self.sequence.adapter_schedule.at(self.n_held)
+        self.sequence.adapter_schedule.at(self.n_computed)
     }
 
     pub(crate) fn available_media(&self) -> Option<&PlacedMedia> {
-        self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
+        self.sequence.media_from(self.n_computed).first().filter(|placed| placed.start <= self.n_computed)
     }
 
     pub(crate) fn takes_all_available(&self) -> bool {
@@ -166,27 +159,43 @@ impl RunningSequence {
 
     /// Returns the number of computed tokens that may be cached: those before an incomplete image that is saved as a whole.
     pub(crate) fn n_cacheable(&self) -> u32 {
-        let cut = self.available_media().filter(|placed| placed.is_cut_at(self.n_held));
-        cut.map_or(self.n_held, |placed| placed.start)
+        let cut = self.available_media().filter(|placed| placed.is_cut_at(self.n_computed));
+        cut.map_or(self.n_computed, |placed| placed.start)
     }
 
     pub(crate) fn next_reload(&self) -> Option<&Reload> {
         if let Phase::Reloading { entries, .. } = &self.phase { entries.front() } else { None }
     }
 
+    /// Returns the number of cells for which junior sequences yield theirs before the next entry is reloaded: cells that it will keep,
+    /// as if it computed them. For cells that the entry needs only temporarily they yield only if it cannot be computed.
+    pub(crate) fn n_reload_cells(&self) -> Option<u32> {
+        let next = self.next_reload()?;
+        let range = if self.sequence.is_load() { &next.range } else { &next.kept };
+        Some(range.end - range.start)
+    }
+
     /// Marks the next entry as reloaded. After the last one, a completion samples if the logits after its tokens were saved.
     pub(crate) fn finish_reload(&mut self) {
         let Phase::Reloading { entries, logits } = &mut self.phase else { return };
         let done = entries.pop_front().expect("an entry was reloaded");
-        self.n_held = done.kept.end;
+        self.n_computed = done.kept.end;
         if entries.is_empty() {
             let logits = logits.take().filter(|_| self.sequence.request.task == Task::Complete);
             self.phase = logits.map_or(Phase::Prefilling, Phase::ReadyToSample);
         }
     }
 
+    /// Counts its rows of the last decode as computed tokens. Returns true if it had any.
+    pub(crate) fn record_computed_rows(&mut self) -> bool {
+        let n_planned = std::mem::take(&mut self.n_planned);
+        self.n_computed += n_planned;
+        self.first_row += n_planned as usize;
+        n_planned > 0
+    }
+
     pub(crate) fn planned_range(&self) -> Range<u32> {
-        self.n_held..self.n_held + self.n_planned
+        self.n_computed..self.n_computed + self.n_planned
     }
 
     /// Returns the tokens of its rows in this step's decode, drafts included.
@@ -206,7 +215,7 @@ impl RunningSequence {
     }
 
     pub(crate) fn computed_tokens(&self) -> Vec<Token> {
-        self.sequence.tokens.first(self.n_held)
+        self.sequence.tokens.first(self.n_computed)
     }
 }
 
@@ -225,25 +234,18 @@ pub(crate) fn count_u32<T>(items: impl Iterator<Item = T>) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
     use std::time::Instant;
 
     use super::*;
-    use crate::engine::output::completions::test_stream;
-    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
+    use crate::engine::ids::MemberIndex;
+    use crate::engine::scheduler::request_group::test_group;
     use crate::request::{Prompt, Request};
-    use crate::sampling::Sampler;
     use crate::sampling::token_strings::tests::Pieces;
 
     /// Creates a sequence with a prompt of 20 tokens that was preempted while its logits were stored.
     fn preempted() -> Sequence {
-        let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = test_stream(0, 1);
-        let request = Request::new(Prompt::from_tokens(vec![1; 20]), 0);
-        let token_strings = Pieces::none(&[]);
-        let sampler = Sampler::new(&request.sampling, 0, &token_strings, 0);
-        let group = RequestGroup::new(0, 0, vec![(0, request, sampler)], Arc::new(sender), permit);
-        let mut sequence = Sequence::new(&group, 0, 100, &token_strings, Instant::now());
+        let (group, _) = test_group(0, Request::new(Prompt::from_tokens(vec![1; 20]), 0));
+        let mut sequence = Sequence::new(&group, MemberIndex(0), 100, &Pieces::none(&[]), Instant::now());
         sequence.kept_logits = Some([0.5].into());
         sequence
     }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::runner::Runner;
+use crate::engine::runner::{KvSeqId, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::sequence::{SampledToken, Sequence};
@@ -25,7 +24,8 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     let now = Instant::now();
     // Rows are fetched here, one after the other: a runner belongs to one thread.
     let mut due = slots.running_mut().iter_mut().filter_map(|running| {
-        let logits = take_logits(running, runner)?;
+        let has_advanced = running.record_computed_rows();
+        let logits = next_logits(running, has_advanced, runner)?;
         if running.sequence.n_predicted == 0 {
             let group = queue.group_mut(running.sequence.group_id);
             if group.has_waiting() && group.shares_prompt() {
@@ -50,34 +50,34 @@ pub(crate) fn sample_tokens(scheduler: &mut Scheduler, runner: &impl Runner, sam
     }
 }
 
-/// Compares the sampled tokens with the drafted ones. A sequence whose token was drafted samples again in this step, from the row
-/// after it, which is computed already; the others drop the rest of their drafts. Returns true if any sequence samples again.
-pub(crate) fn verify_drafts<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) -> bool {
-    let Scheduler { slots, features, .. } = scheduler;
-    let mut samples_again = false;
-    for running in slots.running_mut().iter_mut().filter(|running| !running.draft.tokens.is_empty()) {
-        // Empty if the sequence has ended without a token.
-        let sampled = running.sequence.tokens.of(running.n_held..running.sequence.n_tokens()).next();
-        let is_drafted = sampled.is_some() && running.draft.tokens.get(running.draft.n_accepted).copied() == sampled;
-        running.draft.n_accepted += usize::from(is_drafted);
-        if is_drafted && running.finish_reason.is_none() {
-            running.n_planned = 1;
-            samples_again = true;
-            continue;
-        }
-        let draft = std::mem::take(&mut running.draft);
-        if cache.n_held(running.id()) > running.n_held {
-            let is_done = cache.truncate(running.id(), running.n_held);
-            assert!(is_done, "only sequences whose cells can be truncated have drafts");
-        }
-        hooks::on_verified(features, &mut running.sequence, &draft);
-    }
-    samples_again
-}
-
 impl Scheduler {
-    pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) {
+    /// Compares the sampled tokens with the drafted ones. A sequence whose token was drafted samples again in this step, from the
+    /// row after it, which is computed already; the others drop the rest of their drafts. Returns true if any sequence samples
+    /// again, and the number of computed tokens of each of the others.
+    pub(crate) fn verify_drafts(&mut self) -> (bool, Vec<(KvSeqId, u32)>) {
+        let Self { slots, features, .. } = self;
+        let (mut samples_again, mut verified) = (false, Vec::new());
+        for running in slots.running_mut().iter_mut().filter(|running| !running.draft.tokens.is_empty()) {
+            // Empty if the sequence has ended without a token.
+            let sampled = running.sequence.tokens.of(running.n_computed..running.sequence.n_tokens()).next();
+            let is_drafted = sampled.is_some() && running.draft.tokens.get(running.draft.n_accepted).copied() == sampled;
+            running.draft.n_accepted += usize::from(is_drafted);
+            if is_drafted && running.finish_reason.is_none() {
+                running.n_planned = 1;
+                samples_again = true;
+                continue;
+            }
+            let draft = std::mem::take(&mut running.draft);
+            verified.push((running.id(), running.n_computed));
+            hooks::on_verified(features, &mut running.sequence, &draft);
+        }
+        (samples_again, verified)
+    }
+
+    /// Returns the number of sampled tokens.
+    pub(crate) fn emit_tokens(&mut self, runner: &impl Runner, now: Instant) -> u64 {
         let Self { slots, queue, events, stats, .. } = self;
+        let n_before = stats.n_predicted;
         for running in slots.running_mut() {
             let Some(SampledToken { event, last, finished }) = running.sequence.detokenize(runner, running.slot, now) else {
                 continue;
@@ -89,18 +89,16 @@ impl Scheduler {
                 events.add(queue.group_mut(running.sequence.group_id), Event::Token(event));
             }
         }
+        stats.n_predicted - n_before
     }
 }
 
-/// Returns the logits from which a sequence samples in this step. Its rows of the last decode become held tokens.
-fn take_logits<'a>(running: &mut RunningSequence, runner: &'a impl Runner) -> Option<Logits<'a>> {
+/// Returns the logits from which a sequence samples now: stored ones, or those of its last row if it `has_advanced`.
+fn next_logits<'a>(running: &RunningSequence, has_advanced: bool, runner: &'a impl Runner) -> Option<Logits<'a>> {
     if let Phase::ReadyToSample(logits) = &running.phase {
         return Some(Logits::Stored(Arc::clone(logits)));
     }
-    let n_planned = std::mem::take(&mut running.n_planned);
-    running.n_held += n_planned;
-    running.first_row += n_planned as usize;
-    let samples = n_planned > 0 && running.n_uncomputed() == 0 && running.sequence.request.task == Task::Complete;
+    let samples = has_advanced && running.n_uncomputed() == 0 && running.sequence.request.task == Task::Complete;
     samples.then(|| Logits::Computed(runner.logits(running.first_row - 1)))
 }
 

@@ -1,20 +1,21 @@
 //! Priority order of sequences: in the queue, in a step, and for preemption.
 
+use crate::engine::ids::BranchKey;
+
 /// Branch starts, of any request, that one level of priority counts for: a request is scheduled as if it had arrived that many
 /// starts earlier. Later requests of higher priority precede it only until then.
 pub const STARTS_PER_PRIORITY: i64 = 1_000;
 
-/// Position of a branch in the priority order, the most senior first: by priority and arrival, then by index in its request.
+/// Position of a branch in the priority order, the most senior first: by priority and arrival, then by its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SchedulingKey {
     rank: i64,
-    group_id: u64,
-    index: u32,
+    branch: BranchKey,
 }
 
 impl SchedulingKey {
-    pub(crate) fn new(arrived: u64, priority: i32, group_id: u64, index: u32) -> Self {
-        Self { rank: rank(arrived, priority), group_id, index }
+    pub(crate) fn new(arrived: u64, priority: i32, branch: BranchKey) -> Self {
+        Self { rank: rank(arrived, priority), branch }
     }
 }
 
@@ -27,11 +28,15 @@ pub(crate) fn rank(n_starts: u64, priority: i32) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::ids::{GroupId, MemberIndex};
 
     #[test]
     fn seniority_is_by_arrival_at_equal_priority_and_by_index_in_one_request() {
-        assert!(SchedulingKey::new(1, 0, 7, 3) < SchedulingKey::new(2, 0, 8, 0));
-        assert!(SchedulingKey::new(1, 0, 7, 0) < SchedulingKey::new(1, 0, 7, 1));
+        let key = |arrived, group_id, member| {
+            SchedulingKey::new(arrived, 0, BranchKey { group_id: GroupId(group_id), member: MemberIndex(member) })
+        };
+        assert!(key(1, 7, 3) < key(2, 8, 0));
+        assert!(key(1, 7, 0) < key(1, 7, 1));
     }
 
     #[test]

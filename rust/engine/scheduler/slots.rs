@@ -19,9 +19,9 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 struct SlotRecord {
     vacated_at: u64,
     adapter_schedule: AdapterSchedule,
-    /// Tokens of the last sequence; the first `n_held` were computed.
+    /// Tokens of the last sequence; the first `n_computed` were computed.
     tokens: Tokens,
-    n_held: u32,
+    n_computed: u32,
     /// Time until which the slot is reserved for erasing.
     erase_by: Option<Instant>,
 }
@@ -73,11 +73,11 @@ impl Slots {
     }
 
     /// Panics if it does not run, as the methods below.
-    pub(crate) fn sequence(&self, key: SchedulingKey) -> &RunningSequence {
+    pub(crate) fn running_sequence(&self, key: SchedulingKey) -> &RunningSequence {
         self.get(key).expect("the sequence runs")
     }
 
-    pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
+    pub(crate) fn running_sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
         let at = self.position(key);
         self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
     }
@@ -146,8 +146,8 @@ impl Slots {
 
     /// Returns true if no sequence runs in `slot` and it is not reserved for erasing.
     pub(crate) fn is_free(&self, slot: u32) -> bool {
-        let is_vacant = || self.contents[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-        !self.is_taken[slot as usize] && !is_vacant()
+        let is_reserved = || self.contents[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+        !self.is_taken[slot as usize] && !is_reserved()
     }
 
     pub(crate) fn running_in(&self, slot: u32) -> Option<&RunningSequence> {
@@ -155,29 +155,29 @@ impl Slots {
     }
 
     /// Returns the time until the first slot reserved for erasing becomes available.
-    pub(crate) fn held_for(&self) -> Option<Duration> {
+    pub(crate) fn reserved_for(&self) -> Option<Duration> {
         let now = Instant::now();
         self.contents.iter().filter_map(|contents| contents.erase_by?.checked_duration_since(now)).min()
     }
 
-    pub(crate) fn set_contents(&mut self, slot: u32, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_held: u32) {
+    pub(crate) fn set_contents(&mut self, slot: u32, adapter_schedule: &AdapterSchedule, tokens: Tokens, n_computed: u32) {
         self.n_vacated += 1;
         let record = &mut self.contents[slot as usize];
         let (vacated_at, erase_by) = (self.n_vacated, record.erase_by);
-        *record = SlotRecord { vacated_at, adapter_schedule: adapter_schedule.clone(), tokens, n_held, erase_by };
+        *record = SlotRecord { vacated_at, adapter_schedule: adapter_schedule.clone(), tokens, n_computed, erase_by };
     }
 
     pub(crate) fn contents_of(&self, slot: u32) -> (&AdapterSchedule, Vec<Token>) {
         let contents = &self.contents[slot as usize];
-        (&contents.adapter_schedule, contents.tokens.first(contents.n_held))
+        (&contents.adapter_schedule, contents.tokens.first(contents.n_computed))
     }
 
     pub(crate) fn clear_contents(&mut self, slot: u32) {
         let contents = &mut self.contents[slot as usize];
-        (contents.tokens, contents.n_held) = (Tokens::default(), 0);
+        (contents.tokens, contents.n_computed) = (Tokens::default(), 0);
     }
 
-    pub(crate) fn hold_for_erasing(&mut self, slot: u32) {
+    pub(crate) fn reserve_for_erasing(&mut self, slot: u32) {
         self.contents[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
     }
 
@@ -185,7 +185,7 @@ impl Slots {
         let tokens: Arc<[Token]> = self.contents_of(slot).1.into();
         let SlotRecord { adapter_schedule, .. } = std::mem::take(&mut self.contents[slot as usize]);
         let n_common = |other: &SlotRecord| {
-            other.tokens.common_prefix(&tokens).min(other.n_held).min(other.adapter_schedule.n_common(&adapter_schedule))
+            other.tokens.common_prefix(&tokens).min(other.n_computed).min(other.adapter_schedule.n_common(&adapter_schedule))
         };
         let n_shared = self.contents.iter().map(n_common).max().unwrap_or(0);
         ErasedContents { adapter_schedule, tokens, n_shared }

@@ -22,7 +22,10 @@ const N_SEGMENTS: usize = 8;
 /// Number of cost terms: per step, per decoding row by segment, per prefill row, and per cell scanned by either kind of row.
 const N_COSTS: usize = N_SEGMENTS + 4;
 
-/// Index of the first segment.
+/// Index of the first cost of a scanned cell.
+const FIRST_CELL_COST: usize = N_COSTS - 2;
+
+/// Indices of the segments.
 const SEGMENTS: Range<usize> = 1..1 + N_SEGMENTS;
 
 /// Correlation of the assumed costs of neighbouring segments: a measured one predicts the others.
@@ -39,6 +42,11 @@ const COST_DRIFT: f64 = 0.005;
 
 /// As [`COST_DRIFT`], of the segments: a step measures several.
 const SEGMENT_DRIFT: f64 = 0.0025;
+
+/// Scanned cells that take about as long as the rest of their row: the assumption before the first step, and the least that a step
+/// is taken to scan when its time is attributed. Otherwise a row with one cell could move the time of a whole step to that cell, and
+/// a step of 8 rows has 64 times as many: at a drifting speed, its predicted cost rose to 3.5 times as much.
+const CELLS_PER_ROW: f64 = 8192.0;
 
 /// Maximum ratio of a measurement to its prediction; larger ratios are clamped to it.
 const MAX_MISS: f64 = 1.3;
@@ -138,13 +146,13 @@ impl StepCost {
         self.learn_mean(&units(shape), mean_s, mean_s * miss.clamp(-limit, limit).exp());
     }
 
-    /// Splits the time of the first step: half per step, half per row; a row costs twice as much with 8,192 cells.
+    /// Splits the time of the first step: half per step, half per row; a row costs twice as much with [`CELLS_PER_ROW`].
     fn begin(&mut self, shape: StepShape, took_s: f64) {
         let n_rows = f64::from((shape.n_decoding + shape.n_prefill).max(1));
         let row_s = took_s / 2.0 / n_rows;
         self.costs_s = [row_s; N_COSTS];
         self.costs_s[0] = took_s / 2.0;
-        self.costs_s[N_COSTS - 2..].fill(row_s / 8192.0);
+        self.costs_s[FIRST_CELL_COST..].fill(row_s / CELLS_PER_ROW);
         for (i, cost_s) in self.costs_s.iter().enumerate() {
             self.covariance[i][i] = cost_s * cost_s;
         }
@@ -197,7 +205,7 @@ impl StepCost {
             }
             if unit > 0.0 {
                 // Forgets only what this step measures, and at most until this cost could be all of the step's time.
-                let whole_s = mean_s / unit;
+                let whole_s = mean_s / if i >= FIRST_CELL_COST { unit.max(CELLS_PER_ROW) } else { unit };
                 let drift = if SEGMENTS.contains(&i) { SEGMENT_DRIFT } else { COST_DRIFT };
                 self.covariance[i][i] += (drift * whole_s).powi(2);
                 let scale = (whole_s / self.covariance[i][i].sqrt()).min(1.0);

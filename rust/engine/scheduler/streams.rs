@@ -1,28 +1,28 @@
 //! Streams: which are paused, and which end with a step.
 
+use crate::engine::ids::StreamId;
 use crate::engine::output::slow_consumers::{Backlog, SlowStreams};
-use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::{EndedGroup, RequestGroup};
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
-use crate::engine::scheduler::step_events::StepEvents;
+use crate::engine::scheduler::{Scheduler, StepEvents};
 
 impl Scheduler {
-    pub(crate) fn backlog_of(&self, request_id: u64) -> Option<Backlog> {
-        self.queue.groups_of(request_id).first().map(|&group_id| self.queue.group(group_id).sender.backlog())
+    pub(crate) fn backlog_of(&self, stream_id: StreamId) -> Option<Backlog> {
+        self.queue.groups_of(stream_id).first().map(|&group_id| self.queue.group(group_id).sender.backlog())
     }
 
     /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for too long.
     pub(crate) fn pause(&mut self, slow: SlowStreams) {
         self.paused = slow.paused;
-        for (request_id, error) in slow.expired {
-            self.fail_stream(request_id, error);
+        for (stream_id, error) in slow.expired {
+            self.fail_stream(stream_id, error);
         }
     }
 
     pub(crate) fn take_ended(&mut self) -> Vec<EndedGroup> {
         let mut ended = Vec::new();
-        for (request_id, error) in std::mem::take(&mut self.events.failed) {
-            ended.extend(self.remove_stream(request_id).into_iter().map(|group| (group, Some(Err(error.clone())))));
+        for (stream_id, error) in std::mem::take(&mut self.events.failed) {
+            ended.extend(self.remove_stream(stream_id).into_iter().map(|group| (group, Some(Err(error.clone())))));
         }
         let updated = std::mem::take(&mut self.events.groups_with_events);
         for &group_id in &updated {
@@ -30,7 +30,7 @@ impl Scheduler {
                 && let Some(group) = self.remove(group_id)
             {
                 // A stream ends with its last group.
-                let is_last = self.queue.groups_of(group.request_id).is_empty();
+                let is_last = self.queue.groups_of(group.stream_id).is_empty();
                 ended.push((group, is_last.then_some(Ok(()))));
             }
         }

@@ -35,7 +35,7 @@ fn run_task<R: Runner>(running: &mut RunningSequence, cache: &mut CacheManager<R
 
 impl Scheduler {
     pub(crate) fn end_task(&mut self, key: SchedulingKey, result: Result<Option<TaskResult>>) {
-        let sequence = &mut self.slots.sequence_mut(key).sequence;
+        let sequence = &mut self.slots.running_sequence_mut(key).sequence;
         match result {
             Ok(result) => {
                 let reason = sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
@@ -59,13 +59,13 @@ fn save_next<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
     let Phase::Saving(saved) = &mut running.phase else { return Ok(true) };
     loop {
         let start = saved.pieces.last().map_or(0, |piece| piece.range.end);
-        if start == running.n_held {
+        if start == running.n_computed {
             return Ok(true);
         }
         if cache.is_out_of_time() {
             return Ok(false);
         }
-        let (range, n_units) = cache.next_to_save(id, start, running.n_held);
+        let (range, n_units) = cache.next_to_save(id, start, running.n_computed);
         let bytes = cache.save(id, range.clone(), Some(n_units));
         let bytes = bytes.map_err(|error| Error::Save { reason: error.to_string() })?;
         saved.pieces.push(SavedPiece { range, bytes });
@@ -80,15 +80,15 @@ fn take_result<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequ
             if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
                 && cache.kind().is_a_state()
             {
-                cache.add_checkpoint(running.id(), running.n_held, Arc::clone(&piece.bytes), logits[..].into());
+                cache.add_checkpoint(running.id(), running.n_computed, Arc::clone(&piece.bytes), logits[..].into());
             }
             Ok(None)
         }
         Task::Save { .. } => {
             let tokens = running.computed_tokens();
-            let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_held);
-            cache.settle();
-            let checkpoint = cache.kv().find_checkpoint(&adapter_schedule, &tokens);
+            let adapter_schedule = running.sequence.adapter_schedule.prefix(running.n_computed);
+            let kv = cache.kv();
+            let checkpoint = kv.find_checkpoint(&adapter_schedule, &tokens);
             let logits = checkpoint.and_then(|checkpoint| checkpoint.logits.as_deref()).map(<[f32]>::to_vec);
             let Phase::Saving(saved) = &mut running.phase else { unreachable!("the phase of a save is Saving") };
             let (adapters, invoked_at) = (adapter_schedule.adapters().collect(), adapter_schedule.change());

@@ -17,25 +17,33 @@ use crate::request::Task;
 pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
     let mut next = scheduler.slots.next_key(None);
     while let Some(key) = next {
-        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.sequence(key)) {
-            let RunningSequence { path, sequence, n_held, phase, .. } = scheduler.slots.sequence_mut(key);
+        if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.running_sequence(key)) {
+            let RunningSequence { path, sequence, n_computed, phase, .. } = scheduler.slots.running_sequence_mut(key);
             cache.replace(path, &sequence.adapter_schedule, Some(&matched), sequence.provenance());
-            (*n_held, *phase) = (matched.n_device, Phase::for_match(matched, sequence));
+            (*n_computed, *phase) = (matched.n_device, Phase::for_match(matched, sequence));
             scheduler.has_changed = true;
         }
-        while !cache.is_out_of_time() {
-            match reload_next(scheduler, cache, key) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) if scheduler.slots.sequence(key).sequence.is_load() => {
-                    scheduler.fail(&[scheduler.slots.sequence(key).sequence.group_id], &error);
+        while !cache.is_out_of_time()
+            && let Some(n_wanted) = scheduler.slots.running_sequence(key).n_reload_cells()
+        {
+            let n_free = cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key));
+            if n_free < n_wanted && (cache.is_out_of_time() || !scheduler.is_most_senior(key)) {
+                break;
+            }
+            let running = scheduler.slots.running_sequence_mut(key);
+            match reload_next(cache, running, n_free == n_wanted) {
+                Ok(ReloadOutcome::Reloaded) => {}
+                Ok(ReloadOutcome::Waits) => break,
+                Err(error) if running.sequence.is_load() => {
+                    let group_id = running.sequence.group_id;
+                    scheduler.fail(&[group_id], &error);
                     break;
                 }
+                Ok(ReloadOutcome::HasNoRoom) => scheduler.lower_n_cached(key),
                 Err(error) => {
                     tracing::warn!("a saved prefix cannot be reloaded and is computed again: {error}");
-                    compute_instead(cache, scheduler.slots.sequence_mut(key));
+                    compute_instead(cache, running);
                     scheduler.lower_n_cached(key);
-                    break;
                 }
             }
         }
@@ -50,64 +58,57 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
     hold_prompts(&mut scheduler.queue, cache);
 }
 
-/// Reloads the next entry of a sequence. Returns `false` if none is left, if it must wait, or if its tokens are computed instead.
-fn reload_next<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, key: SchedulingKey) -> Result<bool> {
-    let running = scheduler.slots.sequence(key);
-    let Some(next) = running.next_reload() else { return Ok(false) };
-    let [n_entry, n_kept] = [&next.range, &next.kept].map(|range| range.end - range.start);
-    // Junior sequences yield cells that this one will keep, as they would if it computed them. For cells that the entry needs
-    // only temporarily they yield only if the entry cannot be computed.
-    let n_wanted = if running.sequence.is_load() { n_entry } else { n_kept };
-    if cache.free_cells(n_wanted, Urgency::WithinMoveTime, || scheduler.release_cells(key)) < n_wanted {
-        if cache.is_out_of_time() || !scheduler.is_most_senior(key) {
-            return Ok(false);
-        }
-        // Even the most senior sequence, or group that runs together, cannot get enough cells: its tokens are computed instead.
-        let running = scheduler.slots.sequence(key);
-        let n_ctx = (running.n_held + cache.n_free()) as usize;
-        return Err(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
-    }
-    if cache.free_idle_cells(n_entry) {
-        return reload_entry(cache, scheduler.slots.sequence_mut(key)).map(|()| true);
-    }
-    if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
-        return Ok(false);
-    }
-    tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
-    compute_instead(cache, scheduler.slots.sequence_mut(key));
-    scheduler.lower_n_cached(key);
-    Ok(false)
+enum ReloadOutcome {
+    Reloaded,
+    Waits,
+    /// There is no room for the entry: its tokens are computed instead.
+    HasNoRoom,
 }
 
-fn reload_entry<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) -> Result<()> {
+/// Reloads the next entry of a sequence. If it has too few cells, it is the most senior sequence, or of the most senior group that
+/// runs together, and cannot get enough: its tokens are computed instead.
+fn reload_next<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence, has_cells: bool) -> Result<ReloadOutcome> {
+    if !has_cells {
+        let n_ctx = (running.n_computed + cache.n_free()) as usize;
+        return Err(Error::ContextOverflow { n_prompt: running.sequence.tokens.len() as usize, n_ctx });
+    }
     let next = running.next_reload().expect("an entry is left to reload");
-    let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
-    let reloaded = cache.restore(running.id(), next, &tokens);
-    reloaded.map_err(|error| Error::PrefixRefused { reason: error.to_string() })?;
-    running.finish_reload();
-    Ok(())
+    let [n_entry, n_kept] = [&next.range, &next.kept].map(|range| range.end - range.start);
+    if cache.free_idle_cells(n_entry) {
+        let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
+        let reloaded = cache.restore(running.id(), next, &tokens);
+        reloaded.map_err(|error| Error::PrefixRefused { reason: error.to_string() })?;
+        running.finish_reload();
+        return Ok(ReloadOutcome::Reloaded);
+    }
+    if cache.has_idle_cells(n_entry) && cache.is_out_of_time() {
+        return Ok(ReloadOutcome::Waits);
+    }
+    tracing::debug!("a host cache entry of {n_entry} tokens has no room: {n_kept} of them are computed");
+    compute_instead(cache, running);
+    Ok(ReloadOutcome::HasNoRoom)
 }
 
 fn compute_instead<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequence) {
     running.phase = Phase::Prefilling;
     // Entries that were already reloaded may end where the memory cannot continue.
-    if running.n_held > 0 && !cache.can_fork(running.id(), running.n_held) {
+    if running.n_computed > 0 && !cache.can_fork(running.id(), running.n_computed) {
         running.path.discard_failed();
         running.path = cache.place(None, &running.sequence.adapter_schedule, None).expect("its own id is free");
-        running.n_held = 0;
+        running.n_computed = 0;
     }
 }
 
 impl Scheduler {
     /// Returns true if no running sequence of another search is senior to the search of `key`.
     fn is_most_senior(&self, key: SchedulingKey) -> bool {
-        let running = self.slots.sequence(key);
+        let running = self.slots.running_sequence(key);
         self.slots.running().iter().take_while(|senior| senior.key() < key).all(|senior| senior.runs_with(running))
     }
 
     pub(super) fn lower_n_cached(&mut self, key: SchedulingKey) {
-        let running = self.slots.sequence_mut(key);
-        let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
+        let running = self.slots.running_sequence_mut(key);
+        let n_lost = u64::from(running.sequence.lower_n_cached(running.n_computed));
         if running.sequence.request.task == Task::Complete {
             self.stats.n_cached = self.stats.n_cached.saturating_sub(n_lost);
             self.stats.n_reloaded = self.stats.n_reloaded.saturating_sub(n_lost);

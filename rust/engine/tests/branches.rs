@@ -9,7 +9,7 @@ fn run_branches(engine: &Engine, requests: Vec<Request>) -> Vec<BranchState> {
 }
 
 fn n_computed(branches: &[BranchState]) -> Vec<u32> {
-    branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
+    branches.iter().map(|branch| branch.finished.usage.n_prompt_computed).collect()
 }
 
 /// Creates a greedy branch that continues `shared` with `suffix`.
@@ -34,7 +34,7 @@ fn sixteen_suffixes_of_one_document_compute_it_once() {
             assert_eq!(branch.tokens, expected(&format!("{document}{question}"), 6));
         }
         assert_eq!(n_computed(&branches).iter().sum::<u32>(), 400 + 16 * 11, "{n_slots} slots");
-        assert!(branches.iter().all(|one| one.finished.usage.n_computed + one.finished.usage.n_cached == 411));
+        assert!(branches.iter().all(|one| one.finished.usage.n_prompt_computed + one.finished.usage.n_cached == 411));
     }
 }
 
@@ -252,7 +252,7 @@ fn a_cancelled_branch_ends_and_the_others_continue() {
         assert_eq!((&branches[index].finished.reason, branches[index].tokens.len()), (&FinishReason::Length, 30));
     }
     let usage = branches[2].finished.usage;
-    assert_eq!((usage.n_computed + usage.n_cached, usage.n_predicted as usize), (60, branches[2].tokens.len()));
+    assert_eq!((usage.n_prompt_computed + usage.n_cached, usage.n_predicted as usize), (60, branches[2].tokens.len()));
     wait_until(&engine, is_idle);
 }
 
@@ -305,7 +305,7 @@ fn the_next_branch_continues_the_prompt_of_a_cancelled_one() {
         assert_eq!(n_logprobs, 200);
         ends.sort_by_key(|end| end.index);
         assert_eq!(ends.iter().map(|end| end.usage.n_predicted).collect::<Vec<_>>(), [0, 3, 3]);
-        assert!((64..200).contains(&ends[0].usage.n_computed), "{:?}", ends[0].usage);
+        assert!((64..200).contains(&ends[0].usage.n_prompt_computed), "{:?}", ends[0].usage);
         wait_until(&engine, is_idle);
     }
 }

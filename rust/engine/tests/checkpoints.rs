@@ -1,8 +1,9 @@
 //! Checkpoints inside prompts: an edited end computes only the tokens after the last one.
 
 use super::*;
+use crate::fake_runner::FailureMode;
 
-fn with_snapshots(prompt: &str, places: &[u32]) -> Request {
+fn with_checkpoints(prompt: &str, places: &[u32]) -> Request {
     Request { checkpoints_at: places.to_vec(), ..greedy(prompt, 5) }
 }
 
@@ -21,19 +22,19 @@ pub(super) fn n_computed_for(engine: &Engine, control: &FakeControl, request: Re
 fn an_edited_end_computes_only_the_tokens_after_the_last_checkpoint() {
     let (engine, control) = start_recurrent(2, 2048);
     let turns = [prompt(1, 300), prompt(2, 50), prompt(3, 70), prompt(4, 40)].concat();
-    assert_eq!(n_computed_for(&engine, &control, with_snapshots(&turns, &[300, 350, 420])), 460 + 4);
+    assert_eq!(n_computed_for(&engine, &control, with_checkpoints(&turns, &[300, 350, 420])), 460 + 4);
     for (kept, seed) in [(420, 11), (350, 12), (300, 13)] {
         let edited = format!("{}{}", &turns[..kept], prompt(seed, 60));
         assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 60 + 4, "edited after {kept}");
     }
     let edited = format!("{}{}", &turns[..299], prompt(14, 60));
-    assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 359 + 4, "there is no snapshot before 300");
+    assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 359 + 4, "there is no checkpoint before 300");
 }
 
 #[test]
 fn a_prompt_that_ends_at_a_checkpoint_is_found_except_for_its_logits() {
     let (engine, control) = start_recurrent(2, 2048);
-    run(&engine, with_snapshots(&prompt(1, 300), &[100, 200]));
+    run(&engine, with_checkpoints(&prompt(1, 300), &[100, 200]));
     // The last token is computed from the checkpoint before it.
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 100 + 4);
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 4, "now they are known");
@@ -43,20 +44,38 @@ fn a_prompt_that_ends_at_a_checkpoint_is_found_except_for_its_logits() {
 fn a_request_waits_for_a_checkpoint_of_a_running_prompt() {
     let (engine, control) = start_recurrent(2, 4096);
     control.allow(Some(0));
-    let first = engine.submit(with_snapshots(&prompt(1, 1000), &[600]), None).unwrap();
+    let first = engine.submit(with_checkpoints(&prompt(1, 1000), &[600]), None).unwrap();
     let edited = format!("{}{}", &prompt(1, 1000)[..600], prompt(2, 100));
     let second = engine.submit(greedy(&edited, 5), None).unwrap();
     control.allow(None);
-    assert_eq!(collect(first).unwrap()[0].finished.usage.n_computed, 1000);
+    assert_eq!(collect(first).unwrap()[0].finished.usage.n_prompt_computed, 1000);
     let second = collect(second).unwrap().remove(0);
-    assert_eq!((second.tokens, second.finished.usage.n_computed), (expected(&edited, 5), 100));
+    assert_eq!((second.tokens, second.finished.usage.n_prompt_computed), (expected(&edited, 5), 100));
+}
+
+#[test]
+fn a_decode_that_succeeds_without_another_prompt_saves_its_state() {
+    let (engine, control) = start_recurrent(2, 2048);
+    let text = prompt(1, 300);
+    run(&engine, with_checkpoints(&text, &[199, 200]));
+    control.allow(Some(0));
+    let before = engine.submit(greedy("a", 1), None).unwrap();
+    control.hold();
+    control.fail(Some(FailureMode::MoreRowsThan(1)));
+    let doomed = engine.submit(greedy(&prompt(2, 100), 5), None).unwrap();
+    let resumed = engine.submit(greedy(&text[..200], 5), None).unwrap();
+    control.allow(None);
+    assert!(collect(before).is_ok() && collect(doomed).is_err());
+    assert_eq!(collect(resumed).unwrap()[0].tokens, expected(&text[..200], 5));
+    control.fail(None);
+    assert_eq!(n_computed_for(&engine, &control, greedy(&text[..200], 5)), 4, "the state after it is known, with its logits");
 }
 
 #[test]
 fn memory_that_can_be_cut_saves_no_checkpoints() {
     let (engine, control) = start_with_host_cache(2, 2048);
     let text = prompt(1, 300);
-    assert_eq!(n_computed_for(&engine, &control, with_snapshots(&text, &[100])), 300 + 4);
+    assert_eq!(n_computed_for(&engine, &control, with_checkpoints(&text, &[100])), 300 + 4);
     let edited = format!("{}{}", &text[..250], prompt(2, 60));
     assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 60 + 4);
 }
@@ -66,10 +85,10 @@ fn invalid_checkpoint_positions_are_refused() {
     let (engine, _) = start_recurrent(2, 2048);
     let too_many: Vec<u32> = (1..18).collect();
     for places in [&too_many[..], &[20, 10], &[10, 10], &[0], &[30], &[31]] {
-        let refused = engine.submit(with_snapshots(&prompt(1, 30), places), None).err();
+        let refused = engine.submit(with_checkpoints(&prompt(1, 30), places), None).err();
         assert!(matches!(refused, Some(Error::InvalidRequest { param: "checkpoints_at", .. })), "{places:?}: {refused:?}");
     }
-    run(&engine, with_snapshots(&prompt(1, 30), &too_many[..16]));
+    run(&engine, with_checkpoints(&prompt(1, 30), &too_many[..16]));
 }
 
 #[test]
@@ -104,16 +123,16 @@ pub(super) fn start_windowed(checkpoints: Checkpoints) -> (Engine, FakeControl) 
 
 #[test]
 fn a_window_is_kept_where_prompts_diverge() {
-    for n_most in [4, 0] {
-        let (engine, control) = start_windowed(Checkpoints { n_most, ..Checkpoints::default() });
+    for max_per_prompt in [4, 0] {
+        let (engine, control) = start_windowed(Checkpoints { max_per_prompt, ..Checkpoints::default() });
         // No two have an equal beginning after the shared part.
         let after = |n: usize, nth: u8| format!("{}{}{}", &prompt(1, 500)[..n], char::from(b'A' + nth), prompt(nth.into(), 99));
         // The second prompt at each position continues from the window along the first one, and later ones from the position.
         let places = [(390, 0), (390, 294), (390, 390), (350, 294), (350, 350), (390, 390)];
         for (nth, (n_shared, n_found)) in (0..).zip(places) {
-            let n_found = if n_most == 0 { 0 } else { n_found };
+            let n_found = if max_per_prompt == 0 { 0 } else { n_found };
             let n_computed = n_computed_for(&engine, &control, greedy(&after(n_shared, nth), 1));
-            assert_eq!(n_computed, n_shared + 100 - n_found, "{n_most} checkpoints, prompt {nth}");
+            assert_eq!(n_computed, n_shared + 100 - n_found, "{max_per_prompt} checkpoints, prompt {nth}");
             // Some continue from the device cache, others from saved windows.
             if nth % 2 == 0 {
                 wait_until(&engine, |stats| stats.n_cells_used == 0);
@@ -198,16 +217,17 @@ fn another_answer_continues_from_the_prompts_end_after_the_window_has_moved_on()
 #[test]
 fn windows_of_a_prompt_are_bounded_in_number_and_host_cache_share() {
     const WINDOW_BYTES: u64 = 32 * 200;
-    for (n_most, max_host_cache_bytes, n_expected) in
+    for (max_per_prompt, max_host_cache_bytes, n_expected) in
         [(8, None, 9), (0, None, 1), (99, None, 21), (8, Some(8 * 7 * WINDOW_BYTES), 8), (8, Some(7 * WINDOW_BYTES), 1)]
     {
-        let limits = Limits { checkpoints: Checkpoints { n_most, min_step: 16 }, max_host_cache_bytes, ..limits(2, 4096) };
+        let limits =
+            Limits { checkpoints: Checkpoints { max_per_prompt, min_step: 16 }, max_host_cache_bytes, ..limits(2, 4096) };
         let memory =
             MemoryKind { forks: ForkRule::InWindow, n_window: 32, idle_cost: IdleCost::Nothing, bytes_per_token: 200, ..MEMORY };
         let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
         run(&engine, greedy(&prompt(1, 2000), 1));
         // The last of them is at the prompt's end.
-        assert_eq!(engine.stats().host_cache.n_entries, n_expected, "of {n_most} in {max_host_cache_bytes:?} bytes");
+        assert_eq!(engine.stats().host_cache.n_entries, n_expected, "of {max_per_prompt} in {max_host_cache_bytes:?} bytes");
     }
 }
 
@@ -223,7 +243,7 @@ fn start_with_checkpoints(checkpoints: Checkpoints, max_host_cache_bytes: Option
 
 #[test]
 fn a_diverging_prompt_continues_from_the_last_checkpoint_and_adds_one_there() {
-    let (engine, control) = start_with_checkpoints(Checkpoints { n_most: 24, min_step: 64 }, None);
+    let (engine, control) = start_with_checkpoints(Checkpoints { max_per_prompt: 24, min_step: 64 }, None);
     assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 1000), 5)), 1000 + 4);
     let parted = |seed, n_own| format!("{}{}", &prompt(1, 1000)[..333], prompt(seed, n_own));
     assert_eq!(n_computed_for(&engine, &control, greedy(&parted(2, 50), 5)), 333 - 5 * 64 + 50 + 4);
@@ -232,28 +252,28 @@ fn a_diverging_prompt_continues_from_the_last_checkpoint_and_adds_one_there() {
 
 #[test]
 fn checkpoints_are_bounded_in_number_and_host_cache_share() {
-    for (n_most, max_host_cache_bytes, n_expected) in
+    for (max_per_prompt, max_host_cache_bytes, n_expected) in
         [(8, None, 8), (0, None, 0), (8, Some(8 * 5 * STATE_BYTES), 5), (8, Some(7 * STATE_BYTES), 0)]
     {
-        let (engine, _) = start_with_checkpoints(Checkpoints { n_most, min_step: 16 }, max_host_cache_bytes);
+        let (engine, _) = start_with_checkpoints(Checkpoints { max_per_prompt, min_step: 16 }, max_host_cache_bytes);
         run(&engine, greedy(&prompt(1, 2000), 1));
         // In addition there is the state at the prompt's end.
         let n_pieces = engine.stats().host_cache.n_entries;
-        assert_eq!(n_pieces, n_expected + 1, "of {n_most} in {max_host_cache_bytes:?} bytes");
+        assert_eq!(n_pieces, n_expected + 1, "of {max_per_prompt} in {max_host_cache_bytes:?} bytes");
     }
 }
 
 #[test]
 fn a_second_prompt_waits_for_the_checkpoint_that_a_running_one_will_reach() {
-    let (engine, control) = start_with_checkpoints(Checkpoints { n_most: 24, min_step: 64 }, None);
+    let (engine, control) = start_with_checkpoints(Checkpoints { max_per_prompt: 24, min_step: 64 }, None);
     control.allow(Some(0));
     let first = engine.submit(greedy(&prompt(1, 1000), 5), None).unwrap();
     let parted = format!("{}{}", &prompt(1, 1000)[..600], prompt(2, 100));
     let second = engine.submit(greedy(&parted, 5), None).unwrap();
     control.allow(None);
-    assert_eq!(collect(first).unwrap()[0].finished.usage.n_computed, 1000);
+    assert_eq!(collect(first).unwrap()[0].finished.usage.n_prompt_computed, 1000);
     let second = collect(second).unwrap().remove(0);
-    assert_eq!((second.tokens, second.finished.usage.n_computed), (expected(&parted, 5), 600 - 9 * 64 + 100));
+    assert_eq!((second.tokens, second.finished.usage.n_prompt_computed), (expected(&parted, 5), 600 - 9 * 64 + 100));
 }
 
 #[test]

@@ -63,8 +63,8 @@ fn a_shifted_context_continues_like_the_kept_tokens() {
             assert_eq!(branch.tokens, reference.draw(900), "{case}");
             let Finished { reason, usage, is_truncated, .. } = branch.finished;
             assert_eq!((reason, is_truncated), (FinishReason::Length, true), "{case}");
-            assert_eq!((usage.n_computed, usage.n_cached, usage.n_predicted), (100, 0, 900), "{case}");
-            assert_eq!(usage.n_held as usize, reference.tokens.len() - 1, "{case}");
+            assert_eq!((usage.n_prompt_computed, usage.n_cached, usage.n_predicted), (100, 0, 900), "{case}");
+            assert_eq!(usage.n_context as usize, reference.tokens.len() - 1, "{case}");
             if n_keep == Some(1_000) {
                 // A few tokens that repeat may already be a cached text.
                 continue;
@@ -85,7 +85,7 @@ fn without_a_shift_a_full_context_ends_the_branch_as_truncated() {
     let (engine, _) = start(limits(1, 256));
     let ends = |n: u32| {
         let finished = run(&engine, greedy(&prompt(1, 100), n)).remove(0).finished;
-        (finished.reason, finished.is_truncated, finished.usage.n_held)
+        (finished.reason, finished.is_truncated, finished.usage.n_context)
     };
     assert_eq!(ends(200), (FinishReason::ContextFull, true, 255));
     assert_eq!(ends(156), (FinishReason::Length, true, 255));

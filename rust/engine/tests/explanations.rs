@@ -1,12 +1,13 @@
 //! Cache explanations: each cause is planted and reported, and texts of other owners are never revealed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::media::picture_of;
 use super::*;
-use crate::config::Grouping;
+use crate::config::{Grouping, Named};
 use crate::engine::features::explanations::history::{History, MAX_HISTORY_REQUESTS, MAX_HISTORY_TOKENS};
+use crate::engine::ids::{BranchKey, GroupId, MemberIndex};
+use crate::engine::scheduler::request_group::{RequestGroup, test_group};
 use crate::engine::scheduler::sequence::Tokens;
 use crate::fake_runner::FailureMode;
 use crate::request::{AdapterScale, BeamSearch, Cause, ComputedRun, Diversity, EvictionCause, Explanation};
@@ -469,19 +470,19 @@ fn cases() -> Vec<Case> {
                 let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
                 after_requests(&engine, [greedy(&text('A', 1, 100), 4)], asking(&edited))
             },
-            &[("no_snapshot", 0, 60, 0), ("differs", 60, 120, 60)],
+            &[("no_checkpoint", 0, 60, 0), ("differs", 60, 120, 60)],
         ),
         (
-            "a snapshot before the edit",
+            "a checkpoint before the edit",
             || {
                 let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
                 let earlier = Request { checkpoints_at: vec![40], ..greedy(&text('A', 1, 100), 4) };
                 after_requests(&engine, [earlier], asking(&edited))
             },
-            &[("no_snapshot", 40, 60, 40), ("differs", 60, 120, 60)],
+            &[("no_checkpoint", 40, 60, 40), ("differs", 60, 120, 60)],
         ),
         (
-            "a snapshot at the edit",
+            "a checkpoint at the edit",
             || {
                 let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
                 let earlier = Request { checkpoints_at: vec![60], ..greedy(&text('A', 1, 100), 4) };
@@ -593,9 +594,10 @@ fn a_cause_is_reported_with_its_position_and_both_texts() {
 
 #[test]
 fn the_reason_and_age_of_an_eviction_are_reported() {
-    let why = |explanation: &Explanation| match explanation.computed[0].cause {
-        Cause::Evicted(Some((why, ago))) if ago < Duration::from_secs(60) => Some(why),
-        _ => None,
+    let why = |explanation: &Explanation| {
+        let run = &explanation.computed[0];
+        assert_eq!(run.eviction.is_some(), run.cause == Cause::Evicted);
+        run.eviction.filter(|(_, age)| *age < Duration::from_secs(60)).map(|(why, _)| why)
     };
     let all = cases();
     let planted = |name: &str| all.iter().find(|case| case.0 == name).expect("it is planted").1();
@@ -785,17 +787,12 @@ fn a_failed_reload_is_explained_while_the_rest_is_computed() {
 }
 
 /// Creates a group whose prompt is `n` times the token 1.
-fn group(request_id: u64, n: usize) -> crate::engine::scheduler::request_group::RequestGroup {
-    use crate::engine::scheduler::request_group::{QueuePermit, RequestGroup};
-    use crate::sampling::Sampler;
-    use crate::sampling::token_strings::tests::Pieces;
-    use std::sync::atomic::AtomicUsize;
+fn group(id: u64, n: usize) -> RequestGroup {
+    test_group(id, Request::new(Prompt::from_tokens(vec![1; n]), 0)).0
+}
 
-    let waiting = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-    let (sender, _) = crate::engine::output::completions::test_stream(request_id, 1);
-    let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
-    let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-    RequestGroup::new(request_id, request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
+fn key(group_id: u64, member: u32) -> BranchKey {
+    BranchKey { group_id: GroupId(group_id), member: MemberIndex(member) }
 }
 
 #[test]
@@ -809,8 +806,8 @@ fn the_history_keeps_the_latest_text_of_a_branch() {
     };
     let mut history = History::default();
     history.on_start(&group(0, 2));
-    for (index, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
-        history.update_text(0, index, &drawn(own), 2);
+    for (member, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
+        history.update_text(key(0, member), &drawn(own), 2);
     }
     let asking = |own: &[Token]| {
         let mut group = group(1, 2);
@@ -833,8 +830,8 @@ fn the_history_is_bounded() {
     let mut drawn = Tokens::new(group(0, 10).prompt);
     (0..90).for_each(|_| drawn.push(1));
     let last = 2 * MAX_HISTORY_REQUESTS as u64 - 1;
-    for index in 0..100 {
-        history.update_text(last, index, &drawn, 10);
+    for member in 0..100 {
+        history.update_text(key(last, member), &drawn, 10);
     }
     let n_drawn = history.size().0 - 10 * MAX_HISTORY_REQUESTS;
     assert!((9_000..11_250).contains(&n_drawn), "{n_drawn} for 9,000 that were drawn");

@@ -128,7 +128,7 @@ fn bytes_of(tokens: &[Token]) -> Vec<u8> {
 }
 
 fn n_computed(branch: &BranchState) -> u32 {
-    branch.finished.usage.n_computed
+    branch.finished.usage.n_prompt_computed
 }
 
 #[test]

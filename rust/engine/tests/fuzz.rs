@@ -689,7 +689,7 @@ fn check_usage(stream: &Stream, finished: Option<&Finished>, branch: usize) -> R
     let usage = finished.usage;
     let n_prompt = u32::try_from(spec.text().len()).unwrap();
     let is_of_request = branch < spec.n as usize && finished.reason != FinishReason::Cancelled;
-    if is_of_request && usage.n_computed + usage.n_cached != n_prompt {
+    if is_of_request && usage.n_prompt_computed + usage.n_cached != n_prompt {
         return Err(format!("of {n_prompt} tokens, {usage:?}"));
     }
     Ok(())

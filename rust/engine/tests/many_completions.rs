@@ -3,7 +3,7 @@
 use super::*;
 
 fn n_computed(branches: &[BranchState]) -> Vec<u32> {
-    branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
+    branches.iter().map(|branch| branch.finished.usage.n_prompt_computed).collect()
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn every_branch_counts_the_whole_prompt_as_computed_or_cached() {
     let (engine, _) = start(limits(3, 4096));
     for branch in run(&engine, drawn(&prompt(2, 100), 8, 3)) {
         let usage = branch.finished.usage;
-        assert_eq!(usage.n_computed + usage.n_cached, 100);
+        assert_eq!(usage.n_prompt_computed + usage.n_cached, 100);
         assert_eq!(usage.n_predicted, 3);
     }
 }

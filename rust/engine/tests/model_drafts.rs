@@ -13,8 +13,8 @@ fn forced(limits: Limits) -> Limits {
     Limits { speculation, ..limits }
 }
 
-fn start_drafting(limits: Limits, n_most: u32, wrong_one_in: u64) -> (Engine, FakeControl) {
-    start_with(limits, move |runner| runner.with_draft_model(FakeDraftModel { n_most, wrong_one_in }))
+fn start_drafting(limits: Limits, max_draft: u32, wrong_one_in: u64) -> (Engine, FakeControl) {
+    start_with(limits, move |runner| runner.with_draft_model(FakeDraftModel { max_draft, wrong_one_in }))
 }
 
 fn of_model(engine: &Engine) -> DraftStats {
@@ -29,7 +29,9 @@ fn tokens_that_a_model_drafts_share_a_step() {
     assert_eq!((&branches[0].tokens, &branches[0].text), (&expected[0].tokens, &expected[0].text));
     let after_prompt = control.plans().into_iter().filter(|plan| plan.rows[0].position >= 30);
     assert_eq!(after_prompt.map(|plan| plan.rows.len()).collect::<Vec<_>>(), [5, 5, 5, 5]);
-    assert_eq!(of_model(&engine), DraftStats { n_drafts: 4, n_drafted: 16, n_accepted: 16, n_cut: 0 });
+    let DraftStats { n_drafts, n_drafted, n_accepted, n_cut, time } = of_model(&engine);
+    assert_eq!((n_drafts, n_drafted, n_accepted, n_cut), (4, 16, 16, 0));
+    assert!(time > Duration::ZERO);
     let usage = branches[0].finished.usage;
     assert_eq!((usage.n_drafted, usage.n_draft_accepted), (16, 16));
 }
@@ -96,7 +98,7 @@ fn drafts_of_a_model_change_no_token() {
         let (engine, control) = start_drafting(forced(limits), dice.of(&[1, 3, 8]), dice.of(&[0, 2, 5]));
         assert_eq!(run_all(&engine, &requests), expected, "round {round}");
         settled(&engine, &control);
-        let DraftStats { n_drafts, n_drafted, n_accepted, n_cut } = of_model(&engine);
+        let DraftStats { n_drafts, n_drafted, n_accepted, n_cut, .. } = of_model(&engine);
         totals.n_drafts += n_drafts;
         totals.n_drafted += n_drafted;
         totals.n_accepted += n_accepted;

@@ -152,7 +152,8 @@ fn cached_prompt_logprobs_are_reported_without_computing() {
 
 #[test]
 fn recurrent_memory_computes_unreported_tokens_after_one_checkpoint() {
-    let limits = Limits { max_host_cache_bytes: STORE, checkpoints: Checkpoints { n_most: 4, min_step: 64 }, ..limits(4, 2048) };
+    let limits =
+        Limits { max_host_cache_bytes: STORE, checkpoints: Checkpoints { max_per_prompt: 4, min_step: 64 }, ..limits(4, 2048) };
     let memory = MemoryKind { forks: ForkRule::AtEnd, ..MEMORY };
     let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
     let document = prompt(1, 300);
@@ -293,7 +294,7 @@ fn a_request_without_cache_use_waits_for_no_prefix() {
     let second = engine.submit(Request { uses_cache: false, ..greedy(&text, 1) }, None).unwrap();
     control.allow(None);
     collect(first).unwrap();
-    assert_eq!(collect(second).unwrap()[0].finished.usage.n_computed, 500);
+    assert_eq!(collect(second).unwrap()[0].finished.usage.n_prompt_computed, 500);
     assert_eq!(control.n_computed(), 1000);
 }
 

@@ -49,7 +49,7 @@ struct Resumed {
     /// Maximum number of its branches that ran together after they had resumed.
     n_together: usize,
     /// Upper bound on the tokens that it held when it was preempted, with common ones counted once.
-    n_held: u32,
+    n_context: u32,
 }
 
 /// Preempts a running group by an urgent request that takes its cells, and lets it resume.
@@ -79,13 +79,13 @@ fn preempt_and_resume(engine: &Engine, control: &FakeControl, group: Completions
         n_restored: after.host_cache.n_reloaded - before.host_cache.n_reloaded,
         n_together,
         // Each samples one more token in the step that is held.
-        n_held: N_PROMPT + drawn.iter().sum::<u32>(),
+        n_context: N_PROMPT + drawn.iter().sum::<u32>(),
     }
 }
 
 /// Checks the text of a group, and that common prefixes were computed or reloaded once.
 fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[BranchState]) {
-    let Resumed { branches, n_again, n_restored, n_together, n_held } = resumed;
+    let Resumed { branches, n_again, n_restored, n_together, n_context } = resumed;
     assert_eq!(branches.len(), alone.len(), "{name}");
     for (branch, alone) in branches.iter().zip(alone) {
         assert_eq!((&branch.tokens, &branch.text), (&alone.tokens, &alone.text), "{name}");
@@ -93,7 +93,10 @@ fn check(name: &str, memory: MemoryKind, resumed: &Resumed, alone: &[BranchState
     // Other kinds of memory are saved and reloaded as whole texts, as many at a time as fit.
     let is_restored_whole = *n_restored > 0 && memory.forks != ForkRule::Anywhere;
     let n_had = u64::from(*n_again) + if is_restored_whole { 0 } else { *n_restored };
-    assert!(n_had <= u64::from(*n_held), "{name}: {n_had} tokens were computed again or restored, and the group held {n_held}");
+    assert!(
+        n_had <= u64::from(*n_context),
+        "{name}: {n_had} tokens were computed again or restored, and the group had {n_context}"
+    );
     assert!(*n_restored == 0 || *n_again == 0, "{name}: {n_again} tokens were computed again that a host cache holds");
     assert!(is_restored_whole || *n_together == N_BRANCHES as usize, "{name}: {n_together} branches ran together");
 }
@@ -270,7 +273,7 @@ fn prompt_tokens_computed_before_a_preemption_count_when_a_sequence_that_waits_f
     control.allow(None);
     let usage = collect(other).unwrap().remove(0).finished.usage;
     assert_eq!((usage.n_cached as usize, usage.n_predicted), (N_COMMON, 0));
-    assert!((1..=64).contains(&usage.n_computed), "it had computed a part of its prompt: {usage:?}");
+    assert!((1..=64).contains(&usage.n_prompt_computed), "it had computed a part of its prompt: {usage:?}");
     collect(waiting).unwrap();
     assert_eq!(collect(provider).unwrap()[0].tokens, expected(&text_of_provider(), 100));
 }

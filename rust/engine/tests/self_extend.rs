@@ -28,7 +28,7 @@ fn expected_of(grouping: Grouping, text: &str, n: usize) -> Vec<Token> {
 /// Returns the cached and the computed tokens of a branch's prompt.
 fn found(branch: &BranchState) -> (u32, u32) {
     let usage = branch.finished.usage;
-    (usage.n_cached, usage.n_computed)
+    (usage.n_cached, usage.n_prompt_computed)
 }
 
 #[test]

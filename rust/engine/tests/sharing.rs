@@ -12,7 +12,7 @@ fn a_second_request_computes_only_its_suffix() {
     let usage = run(&engine, greedy(&longer, 1))[0].finished.usage;
     // The last token of the first answer was sampled and never computed.
     assert_eq!(control.n_computed() - before, 1 + 30);
-    assert_eq!((usage.n_cached, usage.n_computed), (209, 31));
+    assert_eq!((usage.n_cached, usage.n_prompt_computed), (209, 31));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn with_right_drafts(request: &Request, limits: Limits, max_draft: u32) -> (Engi
     for (branch, expected) in branches.iter().zip(&expected) {
         assert_eq!((&branch.tokens, &branch.text), (&expected.tokens, &expected.text));
         assert_eq!(branch.finished.reason, expected.finished.reason);
-        assert_eq!(branch.finished.usage.n_held, expected.finished.usage.n_held);
+        assert_eq!(branch.finished.usage.n_context, expected.finished.usage.n_context);
     }
     (engine, control)
 }
@@ -55,7 +55,8 @@ fn accepted_tokens_share_a_step() {
     let (engine, control) = with_right_drafts(&greedy(&prompt(1, 30), 21), limits(1, 1024), 4);
     // The first token is not drafted.
     assert_eq!(n_rows(&control, 30), [5, 5, 5, 5]);
-    assert_eq!(drafts(&engine), DraftStats { n_drafts: 4, n_drafted: 16, n_accepted: 16, n_cut: 0 });
+    let DraftStats { n_drafts, n_drafted, n_accepted, n_cut, .. } = drafts(&engine);
+    assert_eq!((n_drafts, n_drafted, n_accepted, n_cut), (4, 16, 16, 0));
     assert_eq!(engine.stats().speculation.n_accepted_at[..5], [4, 4, 4, 4, 0]);
     assert_eq!(engine.stats().n_computed, 30, "drafted tokens are no tokens of prompts");
 }
@@ -105,7 +106,7 @@ fn a_stop_string_ends_a_text_in_the_middle_of_a_draft() {
     let found = run(&engine, replaying(request, &[plain], 0.0, 8)).remove(0);
     assert_eq!((&found.text, &found.tokens), (&expected[0].text, &expected[0].tokens));
     assert_eq!(found.finished.reason, expected[0].finished.reason);
-    assert_eq!(found.finished.usage.n_held, expected[0].finished.usage.n_held);
+    assert_eq!(found.finished.usage.n_context, expected[0].finished.usage.n_context);
     assert!(drafts(&engine).n_cut == 1, "{:?}", drafts(&engine));
     assert_eq!(settled(&engine, &control).n_cells_used, 30 + found.tokens.len() - 1);
 }
@@ -123,6 +124,19 @@ fn rejected_tokens_leave_the_cache_and_are_never_matched() {
     assert_eq!((usage.n_drafted, usage.n_draft_accepted), (66, 0));
     let cached: Vec<Token> = engine.cached().unwrap().iter().flat_map(|node| node.tokens.clone()).collect();
     assert_eq!(cached, [&tokens_of(&text)[..], &expected[0].tokens[..19]].concat());
+}
+
+#[test]
+fn the_suffix_of_each_branch_is_indexed() {
+    let n_index_bytes = |suffixes: &[String]| {
+        let (engine, _) = start(speculating(limits(2, 2048)));
+        let request = |suffix: &String| Request { suffix: tokens_of(suffix), ..greedy(&prompt(1, 30), 4) };
+        seen(engine.submit_branches(suffixes.iter().map(request).collect(), None).unwrap());
+        engine.stats().speculation.n_index_bytes
+    };
+    let suffixes = [prompt(2, 400), prompt(3, 400)];
+    let (of_one, of_both) = (n_index_bytes(&suffixes[..1]), n_index_bytes(&suffixes));
+    assert!(of_both > of_one + 400, "{of_one} {of_both}");
 }
 
 #[test]
@@ -226,7 +240,7 @@ fn seen(completions: Completions) -> SeenStream {
                 branch.tokens.push((token, text.to_string(), bits));
             }
             Event::Finished(Finished { reason, text, usage, is_truncated, score, .. }) => {
-                branch.finished = Some((reason, text.to_string(), is_truncated, usage.n_predicted, usage.n_held));
+                branch.finished = Some((reason, text.to_string(), is_truncated, usage.n_predicted, usage.n_context));
                 branch.score = score.map(f64::to_bits);
             }
             _ => unreachable!("they are of no branch"),

@@ -661,6 +661,16 @@ fn all_left(memory: &mut CacheManager<FakeRunner>) -> (usize, u64, u64) {
 }
 
 #[test]
+fn a_read_counts_what_dropped_guards_released() {
+    let (memory, [first, second]) = written_together(MEMORY);
+    assert_eq!(memory.kv().n_evictable(), 0);
+    drop(first);
+    assert_eq!(memory.kv().n_evictable(), 64);
+    drop(second);
+    assert!(memory.kv().n_evictable() == 128 && memory.kv().is_idle());
+}
+
+#[test]
 fn a_gpu_drops_cells_that_are_cheaper_to_compute_than_to_copy() {
     let (mut memory, paths) = written_together(ON_GPU);
     drop(paths);

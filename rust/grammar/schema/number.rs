@@ -215,11 +215,11 @@ impl Digits {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
             let most_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
-            let n_most = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
-            if n_whole < self.least.whole.len() || n_whole > n_most {
+            let max_whole = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
+            if n_whole < self.least.whole.len() || n_whole > max_whole {
                 continue;
             }
-            let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == n_most);
+            let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == max_whole);
             let state =
                 DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, remainder: 0 };
             choices.push(self.digit_expr(state, true, rules)?);

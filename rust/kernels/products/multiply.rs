@@ -186,8 +186,8 @@ impl<'a> Product<'a> {
             chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
             let next = chunk.map_or(null(), |next| self.panel(next.group, next.panels.0));
             match &self.kernels.kernels {
-                ProductKernels::Quantised(quantised) => self.chunk(quantised, &current, order, next),
-                ProductKernels::Plain(kernels) => self.plain_chunk(kernels, &current, order, &row),
+                ProductKernels::Quantised(quantised) => self.multiply_chunk(quantised, &current, order, next),
+                ProductKernels::Plain(kernels) => self.multiply_plain_chunk(kernels, &current, order, &row),
             }
         }
     }
@@ -233,8 +233,8 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Computes a chunk, while the data at `next` is prefetched.
-    fn chunk(&self, quantised: &QuantisedTable, chunk: &Chunk, order: Option<&[u32]>, next: *const u8) {
+    /// `next` is prefetched meanwhile.
+    fn multiply_chunk(&self, quantised: &QuantisedTable, chunk: &Chunk, order: Option<&[u32]>, next: *const u8) {
         let memory = self.thread_memory();
         let Chunk { start, columns: tiles, .. } = *chunk;
         let n_units = self.size.n_in / quantised.unit_len;
@@ -328,7 +328,7 @@ impl<'a> Product<'a> {
         (packed.first, packed.stride) = (to, bytes);
     }
 
-    fn plain_chunk(&self, kernels: &PlainTable, chunk: &Chunk, order: Option<&[u32]>, row: impl Fn(usize) -> usize) {
+    fn multiply_plain_chunk(&self, kernels: &PlainTable, chunk: &Chunk, order: Option<&[u32]>, row: impl Fn(usize) -> usize) {
         let Chunk { start, columns: tiles, .. } = *chunk;
         let lanes = self.kernels.rows;
         for panel in chunk.panels.0..chunk.panels.1 {

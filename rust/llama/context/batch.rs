@@ -154,7 +154,6 @@ impl Batch {
         &self.rows.ids
     }
 
-    /// Returns the tokens, positions and ids.
     pub(crate) fn rows(&self) -> (&[sys::llama_token], &[sys::llama_pos], &[sys::llama_seq_id]) {
         (&self.tokens, &self.rows.positions, &self.rows.ids)
     }

@@ -82,6 +82,18 @@ impl DecodeThreads {
         }
     }
 
+    /// Calls `compute`, which computes with `context`, on the threads of the last decode. They keep polling for a while after it, so
+    /// threads of another pool would have to share the processors with them.
+    ///
+    /// # Safety
+    /// `context` is dropped before this, or not used after it.
+    pub(super) unsafe fn lend<T>(&self, context: &RawContext, kernels: EnabledKernels, compute: impl FnOnce() -> T) -> T {
+        let AttachedPool { n_threads, pool, .. } = &self.pools[0];
+        // SAFETY: the context is alive, and is not used after the pool is freed, as the caller guarantees.
+        unsafe { attach_pool(context, pool, *n_threads) };
+        pool.with_kernels(kernels, compute)
+    }
+
     /// Attaches a pool of exactly `n_threads` threads: in a larger pool, threads without work would poll.
     fn attach(&mut self, context: &RawContext, n_threads: u32, kind: usize) {
         let settings = &self.settings[kind];
@@ -99,11 +111,18 @@ impl DecodeThreads {
             let pool = ThreadPool::new(n_threads, settings, POLL, self.enabled_kernels);
             self.pools.insert(0, AttachedPool { n_threads, settings: settings.clone(), pool });
         }
-        let (pool, n_threads) = (self.pools[0].pool.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and is freed before the pool, as `new` requires.
-        unsafe {
-            sys::llama_attach_threadpool(context.as_ptr(), pool, pool);
-            sys::llama_set_n_threads(context.as_ptr(), n_threads, n_threads);
-        }
+        unsafe { attach_pool(context, &self.pools[0].pool, n_threads) };
+    }
+}
+
+/// # Safety
+/// `context` is not used after `pool` was dropped.
+unsafe fn attach_pool(context: &RawContext, pool: &ThreadPool, n_threads: u32) {
+    let (pool, n_threads) = (pool.as_ptr(), n_threads.cast_signed());
+    // SAFETY: both are alive.
+    unsafe {
+        sys::llama_attach_threadpool(context.as_ptr(), pool, pool);
+        sys::llama_set_n_threads(context.as_ptr(), n_threads, n_threads);
     }
 }

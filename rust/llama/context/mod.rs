@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::ResolvedConfig;
+use crate::config::{EnabledKernels, ResolvedConfig};
 use crate::engine::runner::{DecodeError, Plan};
 use crate::error;
 use crate::llama::context::decode_threads::DecodeThreads;
@@ -38,15 +38,18 @@ pub(super) struct Context {
 impl Context {
     /// Creates a device cache of `config.limits.n_ctx` cells for `n_seq_max` sequences.
     pub(super) fn new(model: &Arc<Model>, config: &ResolvedConfig, n_seq_max: u32) -> error::Result<Self> {
-        Self::with_params(model, config, params(config, n_seq_max))
+        let raw = Self::without_threads(model, config, params(config, n_seq_max))?;
+        let threads = DecodeThreads::new(&raw, config);
+        Ok(Self { raw, threads })
     }
 
-    /// As [`Context::new`], with parameters that differ from those of `config`.
-    pub(super) fn with_params(
+    /// As [`Context::new`], with parameters that differ from those of `config`, and without threads: those of another context compute
+    /// with it, see [`Context::lend_threads`].
+    pub(super) fn without_threads(
         model: &Arc<Model>,
         config: &ResolvedConfig,
         params: sys::llama_context_params,
-    ) -> error::Result<Self> {
+    ) -> error::Result<RawContext> {
         let limits = &config.limits;
         let raw = RawContext::new(model, params, config.kernels);
         let raw = raw.map_err(|reason| refusal(model, limits, reason))?;
@@ -58,8 +61,16 @@ impl Context {
         assert_eq!(n_ctx_of_one, limits.n_ctx, "the KV cache is unified: one sequence may use all of it");
         // SAFETY: the memory lives as long as the context, and is still as llama.cpp initialized it: zeros.
         unsafe { pages::release_zero_pages(raw.memory()) };
-        let threads = DecodeThreads::new(&raw, config);
-        Ok(Self { raw, threads })
+        Ok(raw)
+    }
+
+    /// Calls `compute`, which computes with another context, on the threads of this one.
+    ///
+    /// # Safety
+    /// `context` is dropped before this, or not used after it.
+    pub(super) unsafe fn lend_threads<T>(&self, context: &RawContext, kernels: EnabledKernels, compute: impl FnOnce() -> T) -> T {
+        // SAFETY: the caller guarantees it.
+        unsafe { self.threads.lend(context, kernels, compute) }
     }
 
     pub(super) fn set_threads(&mut self, n_threads: u32) {

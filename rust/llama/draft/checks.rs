@@ -1,4 +1,4 @@
-//! What a draft model requires of its target. llama.cpp ends the process where this is violated, or drafts nonsense.
+//! Requirements of draft models on their targets. If one is violated, llama.cpp ends the process or drafts nonsense.
 
 use std::ffi::c_void;
 use std::slice;
@@ -30,7 +30,6 @@ fn has_next_token_tensor(file: &Metadata, architecture: &str, name: &str) -> boo
     n_layers > 0 && file.has_tensor(&format!("blk.{}.{name}.weight", n_layers - 1))
 }
 
-/// Returns the kind of drafts that a file makes.
 pub(super) fn kind_of(file: &Metadata) -> DraftKind {
     let architecture = file.string("general.architecture").unwrap_or_default();
     let has_next_token_layers = has_next_token_tensor(file, &architecture, "nextn.eh_proj") || architecture == "gemma4-assistant";
@@ -123,7 +122,6 @@ fn require_architecture(draft: &Model, expected: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the layers of the target that the draft model reads.
 fn check_layers(kind: DraftKind, target: &Model, draft: &Model) -> Result<(), String> {
     let n_layers = target.n_layers();
     let exports = LAYER_INPUTS.iter().find(|(architecture, _)| *architecture == target.architecture());

@@ -13,9 +13,12 @@ owned_pointer!(struct DrafterPointer(c_void), freed by weft_drafter_free);
 /// Must be dropped before the contexts that it was created with, and is used on their thread.
 pub(super) struct Drafter(DrafterPointer);
 
+/// In the layout of `weft_drafter_params`.
+#[repr(C)]
 pub(super) struct DrafterParams {
-    pub(super) kind: DraftKind,
-    pub(super) n_max: u32,
+    /// See [`number_of`].
+    pub(super) kind: i32,
+    pub(super) max_draft: i32,
     pub(super) min_p: f32,
     /// `llama_n_seq_max` of the draft context.
     pub(super) n_seq: u32,
@@ -30,40 +33,31 @@ pub(super) struct DrafterRequest {
     pub(super) id: i32,
     pub(super) token: Token,
     pub(super) position: i32,
-    pub(super) n_max: i32,
+    pub(super) max_draft: i32,
 }
 
-#[repr(C)]
-struct RawParams {
-    kind: i32,
-    n_max: i32,
-    p_min: f32,
-    n_seq: u32,
-    target: *mut sys::llama_context,
-    draft: *mut sys::llama_context,
+/// Returns llama.cpp's number of a kind of drafts (`common_speculative_type`).
+pub(super) fn number_of(kind: DraftKind) -> i32 {
+    match kind {
+        DraftKind::Simple => 1,
+        DraftKind::Eagle3 => 2,
+        DraftKind::Mtp => 3,
+        DraftKind::DFlash => 4,
+        DraftKind::DSpark => 5,
+    }
 }
 
 impl Drafter {
     /// # Safety
     /// The contexts are alive, outlive the drafter, and passed [`check`](super::checks::check).
     pub(super) unsafe fn new(params: &DrafterParams) -> Result<Self, String> {
-        let kind = match params.kind {
-            DraftKind::Simple => 1,
-            DraftKind::Eagle3 => 2,
-            DraftKind::Mtp => 3,
-            DraftKind::DFlash => 4,
-            DraftKind::DSpark => 5,
-        };
-        let &DrafterParams { n_max, min_p: p_min, n_seq, target, draft, .. } = params;
-        let raw = RawParams { kind, n_max: n_max.cast_signed(), p_min, n_seq, target, draft };
         // SAFETY: the caller guarantees the contexts; the message has the given size.
-        let (pointer, text) = logging::with_exception_text(|message, n| unsafe { weft_drafter_new(&raw const raw, message, n) });
+        let (pointer, text) = logging::with_exception_text(|message, n| unsafe { weft_drafter_new(params, message, n) });
         let reason = if text.is_empty() { "llama.cpp gave no reason".to_owned() } else { text };
         std::ptr::NonNull::new(pointer).map(|pointer| Self(DrafterPointer(pointer))).ok_or(reason)
     }
 
-    /// Returns the maximum length of a draft.
-    pub(super) fn n_max(&self) -> u32 {
+    pub(super) fn max_draft(&self) -> u32 {
         // SAFETY: the drafter is alive.
         unsafe { weft_drafter_n_max(self.as_ptr()) }.max(0).unsigned_abs()
     }
@@ -78,16 +72,15 @@ impl Drafter {
         checked(call)
     }
 
-    /// Returns a draft for each request.
     pub(super) fn draft(&mut self, requests: &[DrafterRequest]) -> Result<Vec<Vec<Token>>, String> {
-        let n_most = self.n_max() as usize;
-        let (mut tokens, mut lengths) = (vec![0; n_most * requests.len()], vec![0; requests.len()]);
+        let max_draft = self.max_draft() as usize;
+        let (mut tokens, mut lengths) = (vec![0; max_draft * requests.len()], vec![0; requests.len()]);
         let (into, n_into) = (tokens.as_mut_ptr(), lengths.as_mut_ptr());
-        // SAFETY: the drafter is alive; `tokens` has room for `n_most` tokens of each request; the message has the given size.
+        // SAFETY: the drafter is alive; `tokens` has room for `max_draft` tokens of each request; the message has the given size.
         checked(|message, n_message| unsafe {
-            weft_drafter_draft(self.as_ptr(), requests.len(), requests.as_ptr(), into, n_most, n_into, message, n_message)
+            weft_drafter_draft(self.as_ptr(), requests.len(), requests.as_ptr(), into, max_draft, n_into, message, n_message)
         })?;
-        let drafts = tokens.chunks(n_most.max(1)).zip(lengths).map(|(tokens, length)| tokens[..length].to_vec());
+        let drafts = tokens.chunks(max_draft.max(1)).zip(lengths).map(|(tokens, length)| tokens[..length].to_vec());
         Ok(drafts.collect())
     }
 
@@ -113,7 +106,7 @@ fn checked(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), String> {
 }
 
 unsafe extern "C" {
-    fn weft_drafter_new(params: *const RawParams, message: *mut c_char, n_message_bytes: usize) -> *mut c_void;
+    fn weft_drafter_new(params: *const DrafterParams, message: *mut c_char, n_message_bytes: usize) -> *mut c_void;
     fn weft_drafter_free(drafter: *mut c_void);
     fn weft_drafter_n_max(drafter: *const c_void) -> i32;
     fn weft_drafter_process(
@@ -130,7 +123,7 @@ unsafe extern "C" {
         n: usize,
         requests: *const DrafterRequest,
         tokens: *mut i32,
-        n_most: usize,
+        max_draft: usize,
         lengths: *mut usize,
         message: *mut c_char,
         n_message_bytes: usize,

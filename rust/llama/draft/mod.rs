@@ -8,19 +8,19 @@ mod checks;
 mod drafter;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{
-    DraftKind, DraftModelConfig, EnabledKernels, FlashAttention, LoadScope, ModelConfig, Named, ResolvedConfig, RopeConfig,
-    SpeculationConfig, SpeculationMode,
+    DraftKind, DraftMemory, DraftModelConfig, EnabledKernels, FlashAttention, LoadScope, ModelConfig, Named, ResolvedConfig,
+    RopeConfig, SpeculationConfig,
 };
 use crate::engine::runner::{DraftModelInfo, DraftRequest, KvSeqId, ModelDrafts};
 use crate::error::{Error, Result};
 use crate::llama::context::raw_context::RawContext;
 use crate::llama::context::{Context, params};
-use crate::llama::draft::drafter::{Drafter, DrafterParams, DrafterRequest};
-use crate::llama::kernels;
+use crate::llama::draft::drafter::{Drafter, DrafterParams, DrafterRequest, number_of};
 use crate::llama::model::Model;
 use crate::llama::model::gguf::Metadata;
 use crate::request::Token;
@@ -28,14 +28,15 @@ use crate::request::Token;
 /// Maximum rows of a decode of a draft model that outputs all of them, or whose output is as large as that of its rows.
 const MAX_OUTPUT_ROWS: u32 = 64;
 
-/// Maximum length of a draft by kinds whose drafts all take the time of the longest, unless the setting differs from its default.
+/// Default maximum length of drafts of EAGLE-3 and MTP: each drafts as many tokens as it may, and later ones are rarely accepted.
 const FIXED_LENGTH: u32 = 4;
 
 /// Created and used on the worker's thread.
 pub(super) struct DraftModel {
     // Dropped first: it uses the contexts.
     drafter: Drafter,
-    context: Context,
+    /// Computed on the threads of the target's context.
+    context: RawContext,
     kind: DraftKind,
     kernels: EnabledKernels,
     /// Maximum rows of a decode, and sequences of a draft.
@@ -44,9 +45,10 @@ pub(super) struct DraftModel {
     /// First position that the draft model has no embedding for.
     max_position: u32,
     sequences: Vec<DraftSequence>,
+    read_time: Duration,
 }
 
-/// What the draft context has of a sequence of the target.
+/// State of a sequence of the target in the draft context.
 #[derive(Debug, Clone, Default)]
 struct DraftSequence {
     /// Position after the last token that it has, or, for hidden states, has processed; 0 for an empty sequence.
@@ -58,18 +60,19 @@ struct DraftSequence {
 }
 
 impl DraftModel {
-    /// Creates the draft context of the target's draft model, if it has one and drafts are not turned off.
+    /// Creates the draft context of the target's draft model, if it has one.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if it cannot draft for this model; errors of [`Context::with_params`].
+    /// [`Error::InvalidConfig`] if it cannot draft for this model; errors of [`Context::without_threads`].
     pub(super) fn new(target: &Context, config: &ResolvedConfig, n_seq_max: u32) -> Result<Option<Self>> {
-        let Some(loaded) = target.model.draft_model().filter(|_| is_wanted(config)) else { return Ok(None) };
+        let Some(loaded) = target.model.draft_model() else { return Ok(None) };
+        debug_assert!(config.draft.is_some(), "its memory is reserved wherever it may draft");
         let (kind, model) = (loaded.kind, loaded.model_of(target));
         let config = loaded.context_config(config);
-        let context = Context::with_params(model, &config, loaded.context_params(target, &config, n_seq_max))?;
+        let context = Context::without_threads(model, &config, loaded.context_params(target, &config, n_seq_max))?;
         let params = DrafterParams {
-            kind,
-            n_max: longest(kind, config.limits.speculation),
+            kind: number_of(kind),
+            max_draft: max_draft(kind, config.limits.speculation).cast_signed(),
             min_p: loaded.config.min_p,
             n_seq: n_seq_max,
             target: target.as_ptr(),
@@ -77,7 +80,7 @@ impl DraftModel {
         };
         // SAFETY: both contexts are alive and outlive the drafter, and the model was checked when it was loaded.
         let drafter = unsafe { Drafter::new(&params) }.map_err(|reason| refusal(model, &reason))?;
-        let block = drafter.n_max() as usize + 1;
+        let block = drafter.max_draft() as usize + 1;
         let is_block = matches!(kind, DraftKind::DFlash | DraftKind::DSpark);
         Ok(Some(Self {
             kind,
@@ -86,20 +89,28 @@ impl DraftModel {
             n_group: if is_block { (MAX_OUTPUT_ROWS as usize / block).max(1) } else { usize::MAX },
             max_position: if model.has_position_table { model.n_ctx_train() } else { u32::MAX },
             sequences: vec![DraftSequence::default(); n_seq_max as usize],
+            read_time: Duration::ZERO,
             drafter,
             context,
         }))
     }
 
     pub(super) fn info(&self) -> DraftModelInfo {
-        DraftModelInfo { n_most: self.drafter.n_max(), has_fixed_cost: self.kind != DraftKind::Simple }
+        DraftModelInfo { kind: self.kind, max_draft: self.drafter.max_draft(), has_fixed_cost: self.kind != DraftKind::Simple }
+    }
+
+    /// Returns the time of [`DraftModel::process`] since the start.
+    pub(super) fn read_time(&self) -> Duration {
+        self.read_time
     }
 
     /// Processes the rows of the target's last decode, in its order.
-    pub(super) fn process(&mut self, tokens: &[Token], positions: &[i32], ids: &[i32]) {
+    pub(super) fn process(&mut self, target: &Context) {
+        let (tokens, positions, ids) = target.last_rows();
         if self.kind == DraftKind::Simple || ids.is_empty() {
             return;
         }
+        let started = Instant::now();
         let mut start = 0;
         for rows in ids.chunk_by(|a, b| a == b) {
             let (first, last) = (positions[start].unsigned_abs(), positions[start + rows.len() - 1].unsigned_abs());
@@ -110,27 +121,28 @@ impl DraftModel {
             }
             *self.sequence_mut(id) = DraftSequence { end: last + 1, drafted: Vec::new(), processed_from: Some(first) };
         }
-        if let Err(reason) = self.compute(|drafter| drafter.process(tokens, positions, ids)) {
+        if let Err(reason) = self.compute(target, |drafter| drafter.process(tokens, positions, ids)) {
             tracing::debug!("the draft model could not process a decode: {reason}");
             for &id in ids {
                 self.clear(KvSeqId(u16::try_from(id).expect("llama.cpp has 256 sequence ids")));
             }
         }
+        self.read_time += started.elapsed();
     }
 
-    pub(super) fn draft(&mut self, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
-        let n_caught_up = if self.kind == DraftKind::Simple { self.catch_up(requests, max_caught_up) } else { 0 };
+    pub(super) fn draft(&mut self, target: &Context, requests: &[DraftRequest<'_>], max_caught_up: u32) -> ModelDrafts {
+        let n_caught_up = if self.kind == DraftKind::Simple { self.catch_up(target, requests, max_caught_up) } else { 0 };
         let mut drafts = vec![Vec::new(); requests.len()];
         let ready: Vec<usize> = (0..requests.len()).filter(|&nth| self.is_ready(&requests[nth])).collect();
         for group in ready.chunks(self.n_group.min(ready.len().max(1))) {
             let raw: Vec<DrafterRequest> = group.iter().map(|&nth| raw_request(&requests[nth])).collect();
-            match self.compute(|drafter| drafter.draft(&raw)) {
+            match self.compute(target, |drafter| drafter.draft(&raw)) {
                 Ok(found) => group.iter().zip(found).for_each(|(&nth, draft)| drafts[nth] = draft),
                 Err(reason) => tracing::debug!("the draft model could not draft: {reason}"),
             }
             for &nth in group {
                 self.settle(&requests[nth], &drafts[nth]);
-                drafts[nth].truncate(requests[nth].n_most as usize);
+                drafts[nth].truncate(requests[nth].max_draft as usize);
             }
         }
         ModelDrafts { drafts, n_caught_up }
@@ -182,13 +194,13 @@ impl DraftModel {
         *self.sequence_mut(id) = DraftSequence::default();
     }
 
-    /// Computes tokens that the draft model lacks, at most `n_most` of all requests together. Returns their number.
-    fn catch_up(&mut self, requests: &[DraftRequest<'_>], n_most: u32) -> u32 {
+    /// Computes tokens that the draft model lacks, at most `max_tokens` of all requests together. Returns their number.
+    fn catch_up(&mut self, target: &Context, requests: &[DraftRequest<'_>], max_tokens: u32) -> u32 {
         let (mut tokens, mut positions, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
             self.keep_drafted(request);
             let (start, end) = (self.sequence(request.sequence).end, position(request).min(self.max_position));
-            let n_left = n_most as usize - ids.len();
+            let n_left = max_tokens as usize - ids.len();
             let lacking: Vec<Token> =
                 tokens_from(request, start).take((end.saturating_sub(start) as usize).min(n_left)).collect();
             // A prompt with media has ids that are not in the vocabulary.
@@ -203,8 +215,8 @@ impl DraftModel {
         for start in (0..ids.len()).step_by(self.n_batch) {
             let range = start..ids.len().min(start + self.n_batch);
             let rows = (&tokens[range.clone()], &positions[range.clone()], &ids[range]);
-            let is_computed = |own: &mut Self| own.compute(|drafter| drafter.process(rows.0, rows.1, rows.2));
-            if is_computed(self).is_ok() {
+            let compute_rows = |own: &mut Self| own.compute(target, |drafter| drafter.process(rows.0, rows.1, rows.2));
+            if compute_rows(self).is_ok() {
                 continue;
             }
             // The cells may be taken by sequences that no longer run.
@@ -212,7 +224,7 @@ impl DraftModel {
             for id in (0..self.sequences.len()).filter(|&id| !is_requested(id)) {
                 self.clear(KvSeqId(u16::try_from(id).expect("llama.cpp has 256 sequence ids")));
             }
-            if let Err(reason) = is_computed(self) {
+            if let Err(reason) = compute_rows(self) {
                 tracing::debug!("the draft model could not compute a text: {reason}");
                 for request in requests {
                     self.clear(request.sequence);
@@ -220,7 +232,7 @@ impl DraftModel {
                 break;
             }
         }
-        u32::try_from(ids.len()).expect("at most `n_most`")
+        u32::try_from(ids.len()).expect("at most `max_tokens`")
     }
 
     /// Keeps the cells of the last draft that have the tokens of the sequence.
@@ -245,7 +257,7 @@ impl DraftModel {
         let last = last.or(request.tokens[0].last());
         *end == position(request)
             && has_states
-            && position(request) + self.drafter.n_max() < self.max_position
+            && position(request) + self.drafter.max_draft() < self.max_position
             && last.is_some_and(|&token| self.is_in_vocabulary(token))
     }
 
@@ -266,10 +278,12 @@ impl DraftModel {
 
     fn compute<T>(
         &mut self,
+        target: &Context,
         call: impl FnOnce(&mut Drafter) -> std::result::Result<T, String>,
     ) -> std::result::Result<T, String> {
-        let Self { drafter, kernels, .. } = self;
-        kernels::with_kernels(*kernels, None, || call(drafter))
+        let Self { drafter, context, kernels, .. } = self;
+        // SAFETY: the runner drops the draft model before the context of the target.
+        unsafe { target.lend_threads(context, *kernels, || call(drafter)) }
     }
 
     fn is_in_vocabulary(&self, token: Token) -> bool {
@@ -282,6 +296,13 @@ impl DraftModel {
 
     fn sequence_mut(&mut self, KvSeqId(id): KvSeqId) -> &mut DraftSequence {
         &mut self.sequences[usize::from(id)]
+    }
+}
+
+/// Logs that the draft model of `target`, if its settings name one, drafts nothing, and why.
+pub(super) fn warn_unused(target: &Model, reason: &str) {
+    if let Some(DraftModelConfig { path, .. }) = &target.config.draft {
+        tracing::warn!("the draft model {} is not used: {reason}", path.as_deref().unwrap_or(target.path()).display());
     }
 }
 
@@ -299,13 +320,17 @@ pub(super) struct LoadedDraftModel {
 }
 
 impl LoadedDraftModel {
-    /// Loads the draft model that `config` names, if any, and checks that it can draft for `target`.
+    /// Loads the draft model that `config` names, if any, and checks that it can draft for `target`. A target from whose cache
+    /// rejected tokens cannot be removed has none.
     ///
     /// # Errors
     /// As [`Model::load`]; [`Error::InvalidConfig`] if it cannot draft for this model.
     pub(super) fn load(config: &ModelConfig, target: &Model) -> Result<Option<Self>> {
         let Some(settings) = config.draft.as_ref().filter(|_| config.scope != LoadScope::Vocabulary) else { return Ok(None) };
         settings.validate()?;
+        if target.keeps_states() || target.n_swa() > 0 {
+            return Ok(None);
+        }
         let path = settings.path.as_deref().unwrap_or(target.path());
         let file = Metadata::open(path).map_err(|reason| Error::ModelLoad { path: path.to_owned(), reason })?;
         let kind = settings.kind.unwrap_or_else(|| checks::kind_of(&file));
@@ -334,13 +359,17 @@ impl LoadedDraftModel {
         Ok(Some(Self { config: settings.clone(), kind, model }))
     }
 
-    /// Estimated size of one token in the draft context, in bytes.
-    pub(super) fn kv_bytes_per_token(&self, target: &Model) -> u64 {
+    /// Returns the estimated size of a token, and the bytes for each sequence id that neither the context nor its buffers include: the
+    /// candidates of llama.cpp's sampler, which has all tokens once it has drafted, and a row of logits.
+    pub(super) fn memory(&self, target: &Model) -> DraftMemory {
         let DraftModelConfig { type_k, type_v, .. } = self.config;
-        match &self.model {
+        let kv_bytes_per_token = match &self.model {
             Some(model) => model.kv_bytes_per_token(type_k, type_v),
             None => target.kv_bytes_per_token(type_k, type_v) / u64::from(target.n_layers().max(1)),
-        }
+        };
+        let n_vocab = self.model.as_deref().unwrap_or(target).n_vocab();
+        let bytes_per_sequence = (n_vocab * (size_of::<sys::llama_token_data>() + size_of::<f32>())) as u64;
+        DraftMemory { kv_bytes_per_token, bytes_per_sequence }
     }
 
     /// Creates a draft context to measure its memory, and returns it with whether its weights are its own.
@@ -353,7 +382,7 @@ impl LoadedDraftModel {
         config: &ResolvedConfig,
         n_seq_max: u32,
     ) -> std::result::Result<Option<(RawContext, bool)>, String> {
-        if !is_wanted(config) {
+        if config.draft.is_none() {
             return Ok(None);
         }
         let config = self.context_config(config);
@@ -395,28 +424,23 @@ impl LoadedDraftModel {
     }
 }
 
-fn is_wanted(config: &ResolvedConfig) -> bool {
-    let SpeculationConfig { mode, max_draft, .. } = config.limits.speculation;
-    mode != SpeculationMode::Off && max_draft > 0
-}
-
 fn refusal(model: &Model, reason: &str) -> Error {
     let message = format!("draft_model {} cannot draft for this model: {reason}", model.path().display());
     Error::InvalidConfig { param: "draft_model", message }
 }
 
-fn longest(kind: DraftKind, speculation: SpeculationConfig) -> u32 {
-    let is_default = speculation.max_draft == SpeculationConfig::default().max_draft;
+fn max_draft(kind: DraftKind, speculation: SpeculationConfig) -> u32 {
     match kind {
-        DraftKind::Eagle3 | DraftKind::Mtp if is_default => FIXED_LENGTH,
-        _ => speculation.max_draft.min(MAX_OUTPUT_ROWS - 1),
+        DraftKind::Eagle3 | DraftKind::Mtp => speculation.max_draft.unwrap_or(FIXED_LENGTH),
+        DraftKind::Simple | DraftKind::DFlash | DraftKind::DSpark => speculation.max_draft(),
     }
+    .min(MAX_OUTPUT_ROWS - 1)
 }
 
 fn raw_request(request: &DraftRequest<'_>) -> DrafterRequest {
     let token = tokens_from(request, position(request)).next().expect("a token was sampled");
-    let (position, n_max) = (position(request).cast_signed(), request.n_most.cast_signed());
-    DrafterRequest { id: i32::from(request.sequence.0), token, position, n_max }
+    let (position, max_draft) = (position(request).cast_signed(), request.max_draft.cast_signed());
+    DrafterRequest { id: i32::from(request.sequence.0), token, position, max_draft }
 }
 
 /// Returns the position of the last token, which is not computed yet.

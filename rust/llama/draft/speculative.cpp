@@ -93,8 +93,8 @@ int32_t weft_drafter_process(drafter * drafter, size_t n, const int32_t * tokens
     });
 }
 
-// Drafts for `n` sequences. `lengths` receives the number of tokens of each draft, `tokens` the drafts, `n_most` apart.
-int32_t weft_drafter_draft(drafter * drafter, size_t n, const weft_draft_request * requests, int32_t * tokens, size_t n_most,
+// Drafts for `n` sequences. `lengths` receives the number of tokens of each draft, `tokens` the drafts, `max_draft` apart.
+int32_t weft_drafter_draft(drafter * drafter, size_t n, const weft_draft_request * requests, int32_t * tokens, size_t max_draft,
                            size_t * lengths, char * message, size_t n_message_bytes) {
     return catch_exceptions(message, n_message_bytes, [&] {
         for (size_t i = 0; i < n; i++) {
@@ -112,8 +112,8 @@ int32_t weft_drafter_draft(drafter * drafter, size_t n, const weft_draft_request
         common_speculative_draft(drafter->speculative);
         for (size_t i = 0; i < n; i++) {
             const auto & draft = drafter->drafts[requests[i].id];
-            lengths[i]         = draft.size() < n_most ? draft.size() : n_most;
-            std::copy(draft.begin(), draft.begin() + lengths[i], tokens + i * n_most);
+            lengths[i]         = draft.size() < max_draft ? draft.size() : max_draft;
+            std::copy(draft.begin(), draft.begin() + lengths[i], tokens + i * max_draft);
             drafter->has_drafted[requests[i].id] = drafter->has_drafted[requests[i].id] || !draft.empty();
         }
         return 0;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs;
+use std::sync::LazyLock;
 
 use llama_cpp_sys_2 as sys;
 
@@ -90,10 +91,14 @@ fn cpu_in(cpus: &str) -> String {
 }
 
 fn instructions() -> String {
-    // SAFETY: returns a string that lives as long as the process; the backend is started, so it does not change any more.
-    let info = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
-    let enabled = info.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));
-    enabled.map(|feature| feature.rsplit(' ').next().unwrap_or(feature)).collect::<Vec<_>>().join(" ")
+    // Each call of llama.cpp's function frees the text of the call before.
+    static INSTRUCTIONS: LazyLock<String> = LazyLock::new(|| {
+        // SAFETY: the text lives until the next call of the function, and there is none.
+        let info = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
+        let enabled = info.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));
+        enabled.map(|feature| feature.rsplit(' ').next().unwrap_or(feature)).collect::<Vec<_>>().join(" ")
+    });
+    INSTRUCTIONS.clone()
 }
 
 #[cfg(test)]
@@ -122,6 +127,16 @@ mod tests {
         assert_eq!(cpu_in(of_names), "A B");
         assert_eq!(cpu_in(of_numbers), format!("{} 0x41 0xd0c", std::env::consts::ARCH));
         assert_eq!(cpu_in(""), std::env::consts::ARCH);
+    }
+
+    #[test]
+    fn several_threads_inspect_the_machine_at_the_same_time() {
+        let hardware = Hardware::read();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..100).for_each(|_| assert_eq!(instructions(), hardware.instructions)));
+            }
+        });
     }
 
     #[test]

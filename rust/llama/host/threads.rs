@@ -62,7 +62,7 @@ fn pinned_cpus(n_threads: u32, cpus: &[usize], firsts: &[usize]) -> Option<Vec<u
 pub(crate) struct ThreadPool {
     caller_affinity: Option<Affinity>,
     // Dropped first: once the pool is freed, another one may have its address.
-    _registered: kernels::Pool,
+    registered: kernels::Pool,
     raw: RawPool,
 }
 
@@ -102,11 +102,16 @@ impl ThreadPool {
             if params.strict_cpu { cpus.get((n - 1) % cpus.len().max(1)..).map(|rest| &rest[..1]) } else { Some(&cpus[..]) };
         let caller_affinity = caller_cpus.filter(|cpus| is_in_mask && !cpus.is_empty()).map(Affinity::of);
         let raw = RawPool(NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads"));
-        Self { caller_affinity, _registered: kernels::Pool::register(pool, enabled_kernels), raw }
+        Self { caller_affinity, registered: kernels::Pool::register(pool, enabled_kernels), raw }
     }
 
     pub(crate) fn caller_affinity(&self) -> Option<Affinity> {
         self.caller_affinity
+    }
+
+    /// Calls `compute` with other kernels.
+    pub(crate) fn with_kernels<T>(&self, enabled: EnabledKernels, compute: impl FnOnce() -> T) -> T {
+        self.registered.with_kernels(enabled, || kernels::with_kernels(enabled, None, compute))
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::ggml_threadpool {

@@ -107,6 +107,24 @@ impl Pool {
         });
         Self(address)
     }
+
+    /// Calls `work` with other kernels.
+    pub(super) fn with_kernels<T>(&self, enabled: EnabledKernels, work: impl FnOnce() -> T) -> T {
+        let previous = self.replace(enabled);
+        let result = work();
+        self.replace(previous);
+        result
+    }
+
+    fn replace(&self, enabled: EnabledKernels) -> EnabledKernels {
+        let mut previous = enabled;
+        change_pools(|pools| {
+            let found = pools.iter_mut().find(|(address, _)| *address == self.0);
+            let (_, of_pool) = found.expect("it is registered until it is dropped");
+            previous = std::mem::replace(of_pool, enabled);
+        });
+        previous
+    }
 }
 
 impl Drop for Pool {

@@ -29,6 +29,7 @@ use crate::llama::{backend::backend, kernels::coverage, media::Projector};
 use crate::request::{MEDIA_MARKER, Token, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Model {
     pub(super) config: ModelConfig,
     weights: WeightLayout,
@@ -42,6 +43,8 @@ pub struct Model {
     pub(super) vocabulary: VocabularyTable,
     pub(super) tokenizer: Tokenizer,
     kv_shape: KvShape,
+    /// Our products support the format of the weights of each attention's output, which stands for those of its layer.
+    are_weights_covered: bool,
     has_classifier: bool,
     pub(super) has_dense_layers: bool,
     pub(super) has_position_table: bool,
@@ -120,6 +123,10 @@ impl Model {
             vocabulary,
             tokenizer,
             kv_shape,
+            are_weights_covered: parts
+                .iter()
+                .flat_map(Metadata::named_tensors)
+                .all(|(name, tensor)| !name.ends_with("attn_output.weight") || coverage::covers_weights(tensor.format)),
             has_classifier: has_any(&["cls.weight", "cls.output.weight"]),
             has_dense_layers: has_any(&["dense_2.weight", "dense_2.bias", "dense_3.weight"]),
             has_position_table: has_any(&["position_embd.weight"]),
@@ -293,8 +300,9 @@ impl Model {
     pub(crate) fn info(&self, config: &EngineConfig) -> ModelInfo {
         ModelInfo {
             n_ctx_max: self.reach(&config.rope),
-            kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v)
-                + self.draft.as_ref().map_or(0, |draft| draft.kv_bytes_per_token(self)),
+            kv_bytes_per_token: self.kv_bytes_per_token(config.type_k, config.type_v),
+            draft: self.draft.as_ref().map(|draft| draft.memory(self)),
+            can_be_repeatable: self.can_be_repeatable(),
             keeps_whole_states: self.keeps_states(),
             n_heads: self.kv_shape.n_query_heads,
             is_offloaded: memory::is_offloaded(self),
@@ -304,6 +312,11 @@ impl Model {
             pooling: self.pooling(),
             has_classifier: self.has_classifier,
         }
+    }
+
+    /// Returns true if our kernels can compute every operation on the weights. Whether they do shows in a decode.
+    pub(in crate::llama) fn can_be_repeatable(&self) -> bool {
+        self.weights == WeightLayout::AsInFile && self.are_weights_covered && !memory::has_gpus(&self.config.placement)
     }
 
     pub(crate) fn weights(&self) -> WeightLayout {

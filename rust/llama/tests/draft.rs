@@ -9,11 +9,17 @@ use super::demo_path;
 use super::gguf_writer::{Header, Tensor, TensorType, padding};
 use super::kernels::llama_cpp;
 use super::tiny::{Chance, N_VOCAB, add_vocabulary, write_file};
-use crate::config::{DraftKind, DraftModelConfig, EngineConfig, KernelChoice, ModelConfig, SpeculationConfig, SpeculationMode};
+use crate::config::{
+    DraftKind, DraftModelConfig, EnabledKernels, EngineConfig, FlashAttention, KernelChoice, KvType, LoadScope, ModelConfig,
+    SpeculationConfig, SpeculationMode,
+};
+use crate::engine::runner::Runner;
 use crate::engine::{DraftSource, DraftStats, Engine};
 use crate::error::Error;
 use crate::llama::draft::layer_inputs;
-use crate::llama::{Model, start};
+use crate::llama::kernels::install;
+use crate::llama::memory_plan::plan;
+use crate::llama::{LlamaRunner, Model, resolve, start};
 use crate::request::{Event, Prompt, Request, Token};
 
 const N_EMBD: usize = 64;
@@ -196,7 +202,11 @@ fn draft_of(path: Option<&File>, kind: Option<DraftKind>) -> DraftModelConfig {
 
 /// Starts an engine that drafts in every step, or never.
 fn run(model: &Arc<Model>, mode: SpeculationMode) -> Engine {
-    let speculation = SpeculationConfig { mode, row_percent: Some(0), ..SpeculationConfig::default() };
+    run_with(model, SpeculationConfig { mode, ..SpeculationConfig::default() })
+}
+
+fn run_with(model: &Arc<Model>, speculation: SpeculationConfig) -> Engine {
+    let speculation = SpeculationConfig { row_percent: Some(0), ..speculation };
     let config = EngineConfig {
         n_threads: Some(1),
         n_slots: Some(4),
@@ -280,6 +290,20 @@ fn eagle3_drafts() {
 }
 
 #[test]
+fn eagle3_drafts_4_tokens_unless_a_length_is_set() {
+    let (target, draft) = (write_target(Weights::Constant, 1), write_eagle3(Weights::Constant));
+    let model = load(&target.0, Some(draft_of(Some(&draft), None))).expect("the draft model fits");
+    let tokens_per_draft = |max_draft| {
+        let engine = run_with(&model, SpeculationConfig { max_draft, ..SpeculationMode::On.into() });
+        texts(&engine);
+        let DraftStats { n_drafts, n_drafted, .. } = engine.stats().speculation.by_source[DraftSource::Model as usize];
+        n_drafted.div_ceil(n_drafts)
+    };
+    assert!(tokens_per_draft(None) <= 4);
+    assert!(tokens_per_draft(Some(16)) > 4);
+}
+
+#[test]
 fn dflash_drafts() {
     check_kind(DraftKind::DFlash, |weights| write_dflash(weights, DraftKind::DFlash));
 }
@@ -300,6 +324,35 @@ fn layers_of_the_models_own_file_draft() {
         if weights == Weights::Constant {
             assert!(10 * stats.n_accepted >= 9 * stats.n_drafted, "{stats:?}");
         }
+    }
+}
+
+#[test]
+fn memory_is_reserved_exactly_where_the_draft_model_is_created() {
+    let draft = Some(DraftModelConfig { path: Some(demo_path()), ..DraftModelConfig::default() });
+    let model = load(&demo_path(), draft.clone()).expect("it has its own vocabulary");
+    let sizes = ModelConfig { scope: LoadScope::Sizes, draft, ..ModelConfig::at(demo_path()) };
+    let without_weights = Arc::new(Model::load(&sizes, |_| ()).expect("the sizes can be read"));
+    let auto =
+        |kernels| EngineConfig { n_threads: Some(1), n_slots: Some(4), n_ctx: Some(1024), kernels, ..EngineConfig::default() };
+    let (ours, theirs) = (auto(KernelChoice::Weft), auto(KernelChoice::LlamaCpp));
+    let of_mode = |mode: SpeculationMode| EngineConfig { speculation: mode.into(), ..theirs.clone() };
+    let of_no_length = SpeculationConfig { max_draft: Some(0), ..SpeculationMode::On.into() };
+    for (config, is_created) in [
+        (ours.clone(), install().usable == EnabledKernels::ALL),
+        (theirs.clone(), false),
+        (of_mode(SpeculationMode::On), true),
+        (of_mode(SpeculationMode::Off), false),
+        (EngineConfig { speculation: of_no_length, ..theirs.clone() }, false),
+        (EngineConfig { flash_attention: FlashAttention::On, ..ours.clone() }, false),
+        (EngineConfig { type_k: KvType::Q4_0, ..ours.clone() }, false),
+        (EngineConfig { grp_attn_n: 2, grp_attn_w: 512, ..ours.clone() }, false),
+    ] {
+        let resolved = resolve(&model, &config, None).expect("the configuration is valid");
+        let planned = plan(&without_weights, &config, None).expect("it can be planned");
+        let runner = LlamaRunner::new(Arc::clone(&model), &resolved).expect("the engine starts");
+        let found = [resolved.draft.is_some(), planned.draft_bytes > 0, runner.draft_model().is_some()];
+        assert_eq!(found, [is_created; 3], "{config:?}");
     }
 }
 

@@ -162,7 +162,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, grouping: Grouping, n_prompt: u32,
     while (seq_len as usize) < tokens.len() {
         let n_due = grouping.n_grouped(seq_len, n_prompt);
         if n_due > n_grouped {
-            runner.group(id, n_grouped..n_due, grouping.n);
+            runner.group_positions(id, n_grouped..n_due, grouping.n);
             n_grouped = n_due;
         }
         let n = if seq_len < n_prompt { grouping.n_until_next(seq_len, n_prompt) } else { 1 };

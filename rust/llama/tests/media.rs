@@ -610,7 +610,7 @@ fn a_conversation_with_an_image_is_offloaded_and_not_recomputed() {
             for event in engine.submit(request, None).expect("it is taken") {
                 match event.expect("nothing fails") {
                     Event::Token(token) => tokens.push(token.token),
-                    Event::Finished(finished) => n_computed = Some(finished.usage.n_computed),
+                    Event::Finished(finished) => n_computed = Some(finished.usage.n_prompt_computed),
                     Event::Progress(_) | Event::PromptLogprobs(_) => {}
                 }
             }

@@ -50,7 +50,7 @@ fn eight_branches_compute_their_prompt_once() {
     let request = request(8, Some(40));
     let n_prompt = request.prompt.n_tokens();
     let branches = run(&engine, request);
-    let n_computed: u32 = branches.iter().map(|(_, finished)| finished.usage.n_computed).sum();
+    let n_computed: u32 = branches.iter().map(|(_, finished)| finished.usage.n_prompt_computed).sum();
     assert_eq!(n_computed as usize, n_prompt);
     for (text, finished) in &branches {
         assert!(text.split(' ').count() > 10 && text.is_ascii(), "{text:?} is not a story");

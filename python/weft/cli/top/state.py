@@ -43,7 +43,7 @@ class Cells(msgspec.Struct):
     idle: Count
 
 
-class Store(msgspec.Struct):
+class HostCache(msgspec.Struct):
     """Host cache in `/cache`."""
 
     n_bytes: Count
@@ -71,7 +71,7 @@ class Cache(msgspec.Struct):
     """Response of `/cache`."""
 
     cells: Cells
-    store: Store
+    host_cache: HostCache
     n_nodes: Count
     nodes: list[Node]
 
@@ -105,7 +105,7 @@ _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE
 
 
 def metrics(text: str) -> dict[str, float]:
-    """Returns the values of `/metrics` by name; those with labels as `name{source="pool"}`, and their sum by the plain name."""
+    """Returns the values of `/metrics` by name; those with labels as `name{source="text"}`, and their sum by the plain name."""
     found: dict[str, float] = {}
     for name, labels, value in _SAMPLE.findall(text):
         number = float(value)

@@ -58,9 +58,9 @@ def _summary(state: ServerState, rates: Rates) -> Iterator[Text]:
         bar = ("#" * n, "cyan"), ("." * (BAR - n), "dim")
         yield Text.assemble("cells   ", *bar, f" {used:,} of {total:,} ({100 * used / max(total, 1):.0f} %), {idle:,} idle")
     if state.cache is not None:
-        limit = state.cache.store.max_bytes
-        maximum = "" if limit is None else f" of {limit / MIB:,.0f}"
-        yield Text(f"host    {state.cache.store.n_bytes / MIB:,.1f}{maximum} MiB of host cache, {state.cache.n_nodes:,} nodes")
+        host_cache = state.cache.host_cache
+        maximum = "" if host_cache.max_bytes is None else f" of {host_cache.max_bytes / MIB:,.0f}"
+        yield Text(f"host    {host_cache.n_bytes / MIB:,.1f}{maximum} MiB of host cache, {state.cache.n_nodes:,} nodes")
     if state.metrics is None:
         yield Text("rates   not available: the server was started without --metrics")
         return

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from weft.documents.formats.saved import SavedDocument, SavedNode
+from weft.documents.formats.saved import ParsedFile, SavedDocument, SavedNode
 from weft.errors import InvalidRequestError
 
 KEY = "loom"
@@ -20,7 +20,7 @@ BOOKMARK = "bookmark"
 _OWN = ("text", "children", "parent_id")
 
 
-def parse(data: bytes) -> SavedDocument:
+def parse(data: bytes) -> ParsedFile:
     """Parses a tree.
 
     Raises:
@@ -29,9 +29,9 @@ def parse(data: bytes) -> SavedDocument:
     try:
         tree = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError("content", f"the content is no tree of a loom: {error}") from None
+        raise InvalidRequestError("content", f"the content is not a tree of loom: {error}") from None
     if not _is_map(root := tree.pop("root", None)):
-        raise InvalidRequestError("content", "the content is no tree of a loom: it has no root")
+        raise InvalidRequestError("content", "the content is not a tree of loom: it has no root")
     titles = {name: each.get("title") for name, each in _map(tree.get("chapters")).items() if _is_map(each)}
     nodes: list[SavedNode] = []
     waiting: list[tuple[int | None, Mapping[str, Any]]] = [(None, root)]
@@ -40,7 +40,7 @@ def parse(data: bytes) -> SavedDocument:
         text, children, tags = node.get("text", ""), node.get("children", []), node.get("tags", [])
         if not isinstance(text, str) or not isinstance(children, list) or not all(map(_is_map, children)):
             raise InvalidRequestError(
-                "content", f"the content is no tree of a loom: node {len(nodes) + 1} has no text or children"
+                "content", f"the content is not a tree of loom: node {len(nodes) + 1} has no text or children"
             )
         title = titles.get(str(node.get("chapter_id")))
         made = SavedNode(
@@ -53,7 +53,7 @@ def parse(data: bytes) -> SavedDocument:
         )
         nodes.append(made)
         waiting += [(made.id, child) for child in reversed(children)]
-    return SavedDocument(settings={KEY: tree}, nodes=nodes)
+    return ParsedFile(SavedDocument(settings={KEY: tree}, nodes=nodes))
 
 
 def encode(document: SavedDocument) -> bytes:

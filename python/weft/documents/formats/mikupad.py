@@ -1,20 +1,25 @@
 """Sessions of mikupad (github.com/lmg-anon/mikupad): an object whose values are JSON texts, with one text in chunks."""
 
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
+from weft.documents.formats.numbers import counted, number
 from weft.documents.formats.plain import path_to
-from weft.documents.formats.saved import SavedDocument, SavedNode
+from weft.documents.formats.saved import ParsedFile, SavedDocument, SavedNode
 from weft.errors import InvalidRequestError
+
+DEFAULT_DEPTH = 3
+"""Depth of an author's note in mikupad, in lines."""
 
 KEY = "mikupad"
 """Name of the session in the `settings` of the document, from which everything that Weft does not read is exported again."""
 
 
-def parse(data: bytes) -> SavedDocument:
+def parse(data: bytes) -> ParsedFile:
     """Parses a session: text that was typed and generated becomes a chain of nodes.
 
     Raises:
@@ -24,15 +29,16 @@ def parse(data: bytes) -> SavedDocument:
         texts = msgspec.json.decode(data, type=dict[str, Any])
         session = {name: msgspec.json.decode(value) if isinstance(value, str) else value for name, value in texts.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError("content", f"the content is no session of mikupad: {error}") from None
+        raise InvalidRequestError("content", f"the content is not a session of mikupad: {error}") from None
     chunks = session.get("prompt")
     if not isinstance(chunks, list) or _text_of_chunks(chunks) is None:
-        raise InvalidRequestError("content", "the content is no session of mikupad: it has no prompt in chunks")
+        raise InvalidRequestError("content", "the content is not a session of mikupad: it has no prompt in chunks")
     runs = [list(run) for _, run in groupby(chunks, lambda chunk: chunk.get("type") == "user")]
     parts = [text for run in runs if (text := "".join(chunk["content"] for chunk in run))]
     nodes = [SavedNode(id=nth, parent=nth - 1 or None, text=text) for nth, text in enumerate(parts, 1)]
     name = session.get("name")
-    return SavedDocument(title=name if isinstance(name, str) else "", settings={KEY: session, **_settings(session)}, nodes=nodes)
+    title = name if isinstance(name, str) else ""
+    return ParsedFile(SavedDocument(title=title, settings={KEY: session, **_settings(session)}, nodes=nodes), _notes(session))
 
 
 def encode(document: SavedDocument, node_id: int | None) -> bytes:
@@ -53,26 +59,43 @@ def _settings(session: Mapping[str, Any]) -> dict[str, Any]:
     if text := _text_of(session.get("memoryTokens")):
         found["memory"] = text
     if text := _text_of(session.get("authorNoteTokens")):
-        depth = session.get("authorNoteDepth")
-        found["author_note"] = {"text": text, "depth": depth if isinstance(depth, int) else 3}
-    info = session.get("worldInfo")
-    entries = info.get("entries") if isinstance(info, Mapping) else None
-    if isinstance(entries, list) and entries:
+        # mikupad inserts the note this many line breaks before the end.
+        depth = number(session.get("authorNoteDepth"), DEFAULT_DEPTH)
+        found["author_note"] = {"text": text, "depth": depth, "unit": "lines"}
+    if entries := _entries(session):
         found["lore"] = [
             {
                 "name": str(entry.get("displayName", "")),
-                "keys": [key for key in entry.get("keys", []) if isinstance(key, str) and key],
+                "keys": [_key(key) for key in entry["keys"] if isinstance(key, str) and key],
                 "secondary_keys": [],
                 "text": str(entry.get("text", "")),
                 "is_constant": False,
                 "is_enabled": True,
                 "order": 100,
                 "depth": 0,
+                "is_partial": True,
             }
             for entry in entries
-            if isinstance(entry, Mapping) and isinstance(entry.get("keys", []), list)
         ]
     return found
+
+
+def _entries(session: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    info = session.get("worldInfo")
+    entries = info.get("entries") if isinstance(info, Mapping) else None
+    listed = entries if isinstance(entries, list) else []
+    return [entry for entry in listed if isinstance(entry, Mapping) and isinstance(entry.get("keys"), list)]
+
+
+def _notes(session: Mapping[str, Any]) -> list[str]:
+    n_ranges = sum(entry.get("search") not in (None, "") for entry in _entries(session))
+    what = f"{counted(n_ranges, 'lore entry has', 'lore entries have')} a search range, which does not apply"
+    return [f"{what}; all keys are searched in `scan_depth` characters."] if n_ranges else []
+
+
+def _key(key: str) -> str:
+    """Returns a key, which mikupad reads as a regular expression regardless of case, as a text or between slashes."""
+    return key if re.fullmatch(r"[\w\s,;:'\"!-]+", key) else f"/{key}/i"
 
 
 def _text_of_chunks(chunks: object) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft.documents.formats.saved import SavedDocument, SavedNode
+from weft.documents.formats.saved import ParsedFile, SavedDocument, SavedNode
 from weft.errors import InvalidRequestError
 
 
@@ -41,12 +41,12 @@ def markdown(document: SavedDocument, node_id: int | None) -> bytes:
     return "".join(parts).encode()
 
 
-def parse_text(data: bytes) -> SavedDocument:
+def parse_text(data: bytes) -> ParsedFile:
     """Parses plain text: a document with one node."""
-    return SavedDocument(nodes=[SavedNode(id=1, text=decoded(data))])
+    return ParsedFile(SavedDocument(nodes=[SavedNode(id=1, text=decoded(data))]))
 
 
-def parse_markdown(data: bytes) -> SavedDocument:
+def parse_markdown(data: bytes) -> ParsedFile:
     """Parses Markdown: a heading at its beginning is the title, and each heading of the second level begins a labelled node."""
     lines = decoded(data).splitlines(keepends=True)
     title = ""
@@ -64,7 +64,7 @@ def parse_markdown(data: bytes) -> SavedDocument:
         SavedNode(id=nth, parent=nth - 1 or None, text="".join(content), label=label)
         for nth, (label, content) in enumerate(chapters, 1)
     ]
-    return SavedDocument(title=title, nodes=nodes)
+    return ParsedFile(SavedDocument(title=title, nodes=nodes))
 
 
 def decoded(data: bytes) -> str:

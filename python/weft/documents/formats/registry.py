@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from weft.documents.formats import loom, lore, mikupad, plain, saved
-from weft.documents.formats.saved import SavedDocument
+from weft.documents.formats.saved import ParsedFile, SavedDocument
 
 ImportFormat = Literal["json", "markdown", "text", "loom", "mikupad", "sillytavern", "koboldai"]
 
@@ -20,7 +20,7 @@ class Export(NamedTuple):
     """Returns the file of a document. Formats of one text write the path to the given node."""
 
 
-IMPORTS: Mapping[ImportFormat, Callable[[bytes], SavedDocument]] = {
+IMPORTS: Mapping[ImportFormat, Callable[[bytes], ParsedFile]] = {
     "json": saved.parse,
     "markdown": plain.parse_markdown,
     "text": plain.parse_text,
@@ -41,7 +41,7 @@ EXPORTS: Mapping[ExportFormat, Export] = {
 """Writers by format."""
 
 
-def parse(name: ImportFormat, data: bytes) -> SavedDocument:
+def parse(name: ImportFormat, data: bytes) -> ParsedFile:
     """Parses a file.
 
     Raises:

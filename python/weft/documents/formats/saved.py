@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,8 @@ class SavedNode(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Digest of the model of the tokens. Under another model, the text is tokenized again."""
     parameters: dict[str, Any] | None = None
     finish_reason: str | None = None
+    n_computed: int | None = None
+    n_cached: int | None = None
     is_interrupted: bool = False
     label: str = ""
     note: str = ""
@@ -47,6 +49,8 @@ class SavedNode(msgspec.Struct, kw_only=True, omit_defaults=True):
             parameters=self.parameters,
             state="interrupted" if self.is_interrupted else "done",
             finish_reason=self.finish_reason,
+            n_computed=self.n_computed,
+            n_cached=self.n_cached,
             label=self.label,
             note=self.note,
             is_bookmarked=self.is_bookmarked,
@@ -63,6 +67,14 @@ class SavedDocument(msgspec.Struct, kw_only=True):
     folder: str = ""
     settings: dict[str, Any] = {}
     nodes: list[SavedNode] = []
+
+
+class ParsedFile(NamedTuple):
+    """A document that was read from a file."""
+
+    document: SavedDocument
+    notes: Sequence[str] = ()
+    """Sentences on what of the file does not apply, and on what was assumed."""
 
 
 def saved(document: Document, nodes: Sequence[Stored]) -> SavedDocument:
@@ -100,6 +112,8 @@ def _saved(stored: Stored) -> SavedNode:
         digest=stored.digest,
         parameters=node.parameters,
         finish_reason=node.finish_reason,
+        n_computed=node.n_computed,
+        n_cached=node.n_cached,
         is_interrupted=node.state != "done",
         label=node.label,
         note=node.note,
@@ -108,7 +122,7 @@ def _saved(stored: Stored) -> SavedNode:
     )
 
 
-def parse(data: bytes) -> SavedDocument:
+def parse(data: bytes) -> ParsedFile:
     """Parses a file.
 
     Raises:
@@ -117,7 +131,7 @@ def parse(data: bytes) -> SavedDocument:
     try:
         document = msgspec.json.decode(data, type=SavedDocument)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError("content", f"the content is no document of Weft: {error}") from None
+        raise InvalidRequestError("content", f"the content is not a document of Weft: {error}") from None
     known: set[int] = set()
     for node in document.nodes:
         if node.id in known or (node.parent is not None and node.parent not in known):
@@ -128,7 +142,7 @@ def parse(data: bytes) -> SavedDocument:
             raise InvalidRequestError("content", f"node {node.id} has a token that is not from 0 to {MAX_TOKEN}")
         if any(span.n_bytes < 0 for span in node.spans) or sum(span.n_bytes for span in node.spans) > len(node.text.encode()):
             raise InvalidRequestError("content", f"the spans of node {node.id} do not fit its text")
-    return document
+    return ParsedFile(document)
 
 
 def encode(document: SavedDocument) -> bytes:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from weft import CacheExplanation
-from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.server.request_fields.unsupported import EMPTY, UnsupportedUnless
 
 
 class CacheControl(msgspec.Struct):
@@ -115,13 +115,13 @@ class CountTokens(msgspec.Struct, kw_only=True):
     """Earlier name of `output_config.format`."""
     cache_control: CacheControl | None = None
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     container: Annotated[Any, EMPTY] = None
-    context_management: Annotated[Any, Neutral(_clears_nothing)] = None
+    context_management: Annotated[Any, UnsupportedUnless(_clears_nothing)] = None
     diagnostics: Annotated[Any, EMPTY] = None
     inference_geo: Annotated[str | None, EMPTY] = None
     mcp_servers: Annotated[Any, EMPTY] = None
-    speed: Annotated[str | None, Neutral(lambda value: value == "standard")] = None
+    speed: Annotated[str | None, UnsupportedUnless(lambda value: value == "standard")] = None
 
 
 class CreateMessage(CountTokens, kw_only=True):
@@ -136,7 +136,7 @@ class CreateMessage(CountTokens, kw_only=True):
     top_p: float | None = None
     metadata: dict[str, Any] | None = None
     """Metadata about the user; ignored."""
-    service_tier: Annotated[str | None, Neutral(lambda value: value in ("auto", "standard_only"))] = None
+    service_tier: Annotated[str | None, UnsupportedUnless(lambda value: value in ("auto", "standard_only"))] = None
     """`auto` and `standard_only` are equivalent."""
 
     # Weft's own fields.

@@ -13,7 +13,7 @@ from weft.fields.excerpt import excerpt
 from weft.fields.validation import check_range
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.inference.submission import renamed
-from weft.server.request_fields import neutral
+from weft.server.request_fields import unsupported
 from weft.server.request_fields.chat import ChatFields
 
 VERSION = "2023-06-01"
@@ -98,7 +98,7 @@ def parse(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lam
     Raises:
         InvalidRequestError: A field is unsupported.
     """
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     if data.messages is None:
         raise InvalidRequestError("messages", "messages must be given")
     builder = _MessageBuilder()

@@ -15,11 +15,11 @@ FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
 """Image formats with their content types."""
 
 STYLES = {
-    "pool": BoxStyle("in cells", "round", "blue"),
+    "device": BoxStyle("in cells", "round", "blue"),
     "both": BoxStyle("in cells, with a copy in host memory", "double", "teal"),
-    "store": BoxStyle("in host memory", "cornerless", "gold"),
+    "host": BoxStyle("in host memory", "cornerless", "gold"),
     "computing": BoxStyle("in cells, as far as a running completion has computed it", "dashed", "green"),
-    "nowhere": BoxStyle("not cached, unlike its descendants", "dotted", "grey"),
+    "none": BoxStyle("not cached, unlike its descendants", "dotted", "grey"),
 }
 
 
@@ -43,11 +43,11 @@ def draw(report: CacheReport, name: str) -> bytes:
 
 
 def _figure(report: CacheReport) -> Figure:
-    cells, store = report.cells, report.store
-    room = "" if store.max_bytes is None else f" of {store.max_bytes / 2**20:,.1f}"
+    cells, host_cache = report.cells, report.host_cache
+    maximum = "" if host_cache.max_bytes is None else f" of {host_cache.max_bytes / 2**20:,.1f}"
     return Figure(
         title=f"{cells.used:,} of {cells.total:,} cells used ({cells.idle:,} idle), "
-        f"{store.n_bytes / 2**20:,.1f}{room} MiB in host memory, {report.n_nodes:,} nodes",
+        f"{host_cache.n_bytes / 2**20:,.1f}{maximum} MiB in host memory, {report.n_nodes:,} nodes",
         boxes=[
             Box(
                 node.parent,

@@ -57,16 +57,16 @@ class SequenceIds(msgspec.Struct):
     used: int
 
 
-class Store(msgspec.Struct):
-    """Host memory used for the cache; a `max_bytes` of null is unlimited."""
+class HostCache(msgspec.Struct):
+    """Size of the host cache; a `max_bytes` of null is unlimited."""
 
     n_bytes: int
     max_bytes: int | None
-    n_pieces: int
+    n_entries: int
 
 
-Tier = Literal["pool", "both", "store", "computing", "nowhere"]
-"""Where a node's computed state is: in KV-cache cells, in host memory, both, being computed, or in neither."""
+Tier = Literal["device", "both", "host", "computing", "none"]
+"""Tier of a node's computed state, as in `CachedNode.tier`."""
 
 
 class CacheNode(msgspec.Struct):
@@ -88,7 +88,7 @@ class CacheNode(msgspec.Struct):
     is_pinned: bool
     is_evictable: bool
     n_hits: int
-    n_stored_bytes: int
+    n_host_bytes: int
     adapters: list[UsedAdapter] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -101,7 +101,7 @@ class CacheReport(msgspec.Struct):
 
     cells: Cells
     sequence_ids: SequenceIds
-    store: Store
+    host_cache: HostCache
     n_nodes: int
     n_shown: int
     nodes: list[CacheNode]

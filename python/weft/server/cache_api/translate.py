@@ -1,6 +1,6 @@
 """Conversion of the engine's cache contents to the fields of the routes. No I/O here."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -21,15 +21,6 @@ MAX_LIMIT = 10_000
 
 END_TOKENS = 128
 """Tokens that are detokenized for the beginning and for the end; only parts of rare characters are shorter than one character."""
-
-_TIERS: Mapping[str, schemas.Tier] = {
-    "device": "pool",
-    "both": "both",
-    "host": "store",
-    "computing": "computing",
-    "none": "nowhere",
-}
-"""Name of each tier of `CachedNode` in responses."""
 
 Detokenize = Callable[[Sequence[int]], str]
 
@@ -80,7 +71,7 @@ def report(
     return schemas.CacheReport(
         cells=schemas.Cells(stats.n_cells, stats.n_cells_used, stats.n_cells_idle, stats.n_cells_reached),
         sequence_ids=schemas.SequenceIds(stats.n_ids, stats.n_ids_used),
-        store=schemas.Store(stats.host_cache.n_bytes, stats.host_cache.max_bytes, stats.host_cache.n_entries),
+        host_cache=schemas.HostCache(stats.host_cache.n_bytes, stats.host_cache.max_bytes, stats.host_cache.n_entries),
         n_nodes=n_nodes,
         n_shown=len(nodes),
         nodes=[_node(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
@@ -97,12 +88,12 @@ def _node(node: CachedNode, children: list[int], detokenize: Detokenize, reader:
         n_tokens=node.n_tokens,
         text=text,
         is_text_cut=is_cut,
-        tier=_TIERS[node.tier],
+        tier=node.tier,
         slots=node.slots,
         is_pinned=node.is_pinned,
         is_evictable=not node.is_pinned and not node.slots,
         n_hits=node.n_hits,
-        n_stored_bytes=node.n_host_bytes,
+        n_host_bytes=node.n_host_bytes,
         adapters=_adapters(node),
     )
 

@@ -4,25 +4,25 @@ import msgspec
 
 from weft import Event, Finished, Token
 from weft.server.inference.generation import Generation
-from weft.server.request_fields import neutral
+from weft.server.request_fields import unsupported
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.streaming import sse
 from weft.server.streaming.encoder import Encoder
 from weft.settings import Settings
 
-_NEUTRAL: dict[str, neutral.Accepts] = {
-    "explain_cache": neutral.TEXT_ONLY["explain_cache"],
+_NEUTRAL: dict[str, unsupported.Accepts] = {
+    "explain_cache": unsupported.TEXT_ONLY["explain_cache"],
     "n": lambda value: value == 1,
     "n_cmpl": lambda value: value == 1,
     "logprobs": lambda value: value == 0,
-    **neutral.TEXT_ONLY,
+    **unsupported.TEXT_ONLY,
 }
 """Values of fields that the events cannot represent otherwise, nor which completion they belong to."""
 
 
 def prepared(data: CompletionFields, _: Settings) -> CompletionFields:
     """Returns the body as a streamed request for one completion, the only kind supported."""
-    neutral.refuse(data, _NEUTRAL)
+    unsupported.refuse(data, _NEUTRAL)
     return msgspec.structs.replace(data, stream=True, n=1)
 
 

@@ -7,7 +7,7 @@ from litestar.response.base import ASGIResponse
 
 from weft import Event, Finished, Progress, PromptLogprobs
 from weft.server.inference.generation import Generation
-from weft.server.request_fields import neutral
+from weft.server.request_fields import unsupported
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.service import Service
 from weft.server.streaming import sse
@@ -20,7 +20,7 @@ DEFAULT_N = 8
 MODEL_PATHS = ("/v1/models", "/models")
 """Paths of the model list."""
 
-_OWN_NEUTRAL: dict[str, neutral.Accepts] = {
+_OWN_NEUTRAL: dict[str, unsupported.Accepts] = {
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
     "logprobs": lambda _: False,
@@ -29,13 +29,13 @@ _OWN_NEUTRAL: dict[str, neutral.Accepts] = {
     "verbose": lambda value: value is False,
 }
 
-_NEUTRAL = dict(sorted({**_OWN_NEUTRAL, **neutral.TEXT_ONLY}.items()))
+_NEUTRAL = dict(sorted({**_OWN_NEUTRAL, **unsupported.TEXT_ONLY}.items()))
 """Values of fields that the events cannot represent otherwise. Of several such fields, the first by name is reported."""
 
 
 def prepared(data: CompletionFields, settings: Settings) -> CompletionFields:
     """Returns the body as a streamed request; the settings provide the number of completions if it is missing."""
-    neutral.refuse(data, _NEUTRAL)
+    unsupported.refuse(data, _NEUTRAL)
     n = settings.n or DEFAULT_N if data.n is None and data.n_cmpl is None else data.n
     return msgspec.structs.replace(data, stream=True, n=n)
 

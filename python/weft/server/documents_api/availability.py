@@ -1,4 +1,4 @@
-"""Whether the server offers documents."""
+"""Conditions under which the server offers documents."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path

@@ -12,7 +12,7 @@ class Event(msgspec.Struct, tag_field="type"):
 
 
 class ReadyEvent(Event, tag="ready"):
-    """The first event of a stream: changes from here on follow."""
+    """The first event of a stream. Later changes follow."""
 
 
 class ResetEvent(Event, tag="reset"):
@@ -26,20 +26,20 @@ class DocumentChanged(Event, tag="document"):
 
 
 class DocumentDeleted(Event, tag="document_deleted"):
-    """A document was deleted for good."""
+    """A document was deleted permanently."""
 
     document: str
 
 
 class NodesChanged(Event, tag="nodes"):
-    """Nodes were created or changed. Each stands here as it is now, with its whole text."""
+    """Nodes were created or changed. Each has its current fields and its whole text."""
 
     document: str
     nodes: Sequence[Node]
 
 
 class NodesDeleted(Event, tag="nodes_deleted"):
-    """Nodes were deleted for good, or merged into others."""
+    """Nodes were deleted permanently, or merged into others."""
 
     document: str
     nodes: Sequence[int]
@@ -67,7 +67,7 @@ class WrittenText(msgspec.Struct):
     """Length of the node's text before, in characters."""
     text: str
     tokens: Sequence[WrittenToken]
-    """Tokens whose text is complete now; text may come before its token."""
+    """Tokens whose text is complete. Text may arrive in an event before that of its token."""
 
 
 class TokensWritten(Event, tag="tokens"):
@@ -78,4 +78,4 @@ class TokensWritten(Event, tag="tokens"):
 
 
 DocumentEvent = DocumentChanged | DocumentDeleted | NodesChanged | NodesDeleted | TokensWritten
-"""An event that changes something."""
+"""An event that reports a change."""

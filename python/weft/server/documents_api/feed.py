@@ -1,4 +1,4 @@
-"""Events of documents: one stream per client carries all changes of its documents, and can be resumed."""
+"""Events of documents: one resumable stream per client has all changes of its documents."""
 
 import asyncio
 from collections import deque
@@ -18,7 +18,8 @@ from weft.server.streaming.recording import Owner
 from weft.server.streaming.responses import MAX_WRITE_BYTES
 
 MAX_FEED_BYTES = 4 * 1024 * 1024
-"""Maximum buffered events of an owner, in bytes, the latest ones. A client that has missed others is told to read again."""
+"""Maximum buffered events of an owner, in bytes, the latest ones. Clients that missed earlier ones receive
+`ResetEvent`."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,7 +65,7 @@ class Feed:
         return f"id: {self._cursor(position)}\nevent: {name}\n".encode() + b"data: " + _encode(event) + b"\n\n"
 
     def position(self, cursor: str | None) -> int | None:
-        """Returns the position of a cursor; the present without one, and None if its events are no longer buffered."""
+        """Returns the position of a cursor; the current one without a cursor, and None if its events are no longer buffered."""
         if not cursor:
             return self.n_events
         epoch, _, number = cursor.rpartition("-")
@@ -72,7 +73,7 @@ class Feed:
         return position if epoch == self._epoch and self._n_dropped <= position <= self.n_events else None
 
     def read(self, position: int) -> list[bytes] | None:
-        """Returns buffered events from a position on, at most about one write's worth; None if some of them were dropped."""
+        """Returns buffered events from a position on, about `MAX_WRITE_BYTES` at most; None if some of them were dropped."""
         if position < self._n_dropped:
             return None
         frames: list[bytes] = []

@@ -50,7 +50,7 @@ class ChangedNodes(msgspec.Struct, kw_only=True):
 
     nodes: Sequence[Node]
     deleted: Sequence[int] = ()
-    """Ids of nodes that are gone."""
+    """Ids of nodes that no longer exist."""
 
 
 class Continued(msgspec.Struct, kw_only=True):
@@ -66,6 +66,22 @@ class Continued(msgspec.Struct, kw_only=True):
     """Tokens of the prompt."""
     n_retokenized: int
     """Nodes of the prompt whose tokens are of another model, so that their text was tokenized again."""
+
+
+class NotResumed(msgspec.Struct, kw_only=True):
+    """An interrupted node whose branch could not be resumed."""
+
+    node: int
+    message: str
+    """Error message, equal to that of resuming the node alone."""
+
+
+class Resumed(msgspec.Struct, kw_only=True):
+    """Result of resuming all interrupted branches of a document."""
+
+    resumed: Sequence[Continued]
+    """Branches that the server writes again, one in each entry."""
+    failed: Sequence[NotResumed]
 
 
 class TokenAlternative(msgspec.Struct, kw_only=True):

@@ -15,15 +15,22 @@ class DocumentBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     title: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
     folder: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
-    """Path of a folder, as the client likes to write it."""
+    """Path of a folder, in any notation of the client."""
     settings: dict[str, Any] | None = None
     """JSON object of the client's own, which replaces the previous one."""
 
 
 class DocumentChangeBody(DocumentBody, kw_only=True, forbid_unknown_fields=True):
-    """`PATCH /documents/{id}`: a missing field leaves the value as it is; the last change wins."""
+    """`PATCH /documents/{id}`: a missing field leaves the value unchanged; the last change applies."""
 
     is_trashed: bool | None = None
+
+
+class DuplicateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /documents/{id}/duplicate`. A missing field is that of the original."""
+
+    title: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
+    folder: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
 
 
 class NewNodeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +47,7 @@ class NewNodeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NodeChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`PATCH /documents/{id}/nodes/{node}`: a missing field leaves the value as it is."""
+    """`PATCH /documents/{id}/nodes/{node}`: a missing field leaves the value unchanged."""
 
     version: int | None = None
     """Version that is changed; required with `text`."""
@@ -83,13 +90,27 @@ class ContinueBody(WritingFields, kw_only=True, forbid_unknown_fields=True):
     at: TextPosition | None = None
     """Position in the node after which the branches begin; defaults to its end. Elsewhere the node is split."""
     append: str | list[int | str] | None = None
-    """Text with which every new node begins, as an alternative token that was chosen."""
+    """Text with which every new node begins, such as an alternative token."""
     prompt: Prompt | None = None
-    """Text or tokens for the model in place of the text up to `at`, as one with a memory and an author's note."""
+    """Text or tokens for the model in place of the text up to `at`, such as one with a memory and an author's note."""
     parse_special: bool = False
     """Parses control tokens in `prompt` and in text without known tokens."""
     until: Literal["sentence", "paragraph"] | None = None
     """Ends each branch at the end of a sentence or paragraph too."""
+
+
+class ResumeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /documents/{id}/nodes/{node}/resume`."""
+
+    prompt: Prompt | None = None
+    """Text or tokens for the model in place of the nodes above the interrupted one, as the branch had."""
+
+
+class ResumeAllBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`POST /documents/{id}/resume`."""
+
+    prompts: dict[str, Prompt] | None = None
+    """Prompts as of `ResumeBody`, by the ids of their nodes."""
 
 
 class ImportBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,8 +1,8 @@
-"""Operations of documents: what the routes call, with the events of each change."""
+"""Operations of documents, which the routes call. Each publishes the events of its changes."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -16,7 +16,7 @@ from weft.documents.formats import SavedDocument
 from weft.documents.library import Documents
 from weft.documents.nodes import Content, NodeChange, Stored
 from weft.documents.records import Document, DocumentKey, Limits, Node
-from weft.errors import NotSupportedError
+from weft.errors import NotSupportedError, WeftError
 from weft.server.documents_api import prompts
 from weft.server.documents_api.availability import documents_path, off_reason
 from weft.server.documents_api.events import (
@@ -28,14 +28,16 @@ from weft.server.documents_api.events import (
     WrittenText,
 )
 from weft.server.documents_api.feed import Feed, Feeds
-from weft.server.documents_api.reports import Continued, NodesReport
+from weft.server.documents_api.reports import Continued, NodesReport, NotResumed, Resumed
 from weft.server.documents_api.schemas import ContinueBody, TextPosition
 from weft.server.documents_api.storing import BranchStore
 from weft.server.documents_api.writers import BranchWriter, Writing
-from weft.server.errors import describe
+from weft.server.errors import ServerError, describe
 from weft.server.executor import Purpose
 from weft.server.inference.generation import Generation
+from weft.server.request_fields.fields import Prompt
 from weft.server.service import Service
+from weft.settings import Settings
 from weft.tree.saved import ModelIdentity, identity
 
 logger = logging.getLogger(__name__)
@@ -50,19 +52,19 @@ STOP_S = 5.0
 class DocumentService:
     """The documents of all owners, and the branches that write into them."""
 
-    def __init__(self, service: Service, *, has_keys: bool, limits: Limits | None = None) -> None:
-        """Creates the operations; the file is opened when it is first used.
+    def __init__(self, service: Service, *, has_keys: bool) -> None:
+        """Creates the operations. The file is opened at its first use.
 
         Args:
             service: The server's services.
             has_keys: Whether the server has API keys.
-            limits: Quotas of each owner.
         """
         self.off_reason = off_reason(service.settings, has_keys=has_keys)
-        """Why the server offers no documents, or None if it does."""
+        """Reason why the server offers no documents, or None if it does."""
         self.has_keys = has_keys
         self._service = service
-        self._limits = limits or Limits()
+        self.limits = _limits(service.settings)
+        """Quotas of each owner."""
         self._file: Documents | None = None
         self._feeds = Feeds()
         self._writings: dict[asyncio.Task[None], Writing] = {}
@@ -71,11 +73,6 @@ class DocumentService:
         service.at_stop.append(self._feeds.close)
         if self.off_reason is not None and service.settings.documents:
             logger.info("%s", self.off_reason)
-
-    @property
-    def limits(self) -> Limits:
-        """Quotas of each owner."""
-        return self._limits
 
     @property
     def file(self) -> Documents:
@@ -87,20 +84,15 @@ class DocumentService:
         if self.off_reason is not None:
             raise NotSupportedError(self.off_reason)
         if self._file is None:
-            self._file = Documents(Database(documents_path(self._service.settings), self._limits), None)
+            self._file = Documents(Database(documents_path(self._service.settings), self.limits), None)
         return self._file
-
-    @property
-    def model_digest(self) -> str | None:
-        """Digest of the model for which a prompt was made last, or None."""
-        return None if self._identity is None else self._identity[1].digest
 
     def feed(self, owner: str | None) -> Feed:
         """Returns the events of an owner."""
         return self._feeds.of(owner)
 
     async def run(self, work: Callable[Concatenate[Database, Given], Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-        """Runs a function of the file, which sees all text that branches have written before this call."""
+        """Runs a function of the file, which includes all text that branches have written before this call."""
         return await self._store.run(work, *args, **kwargs)
 
     # Documents
@@ -122,8 +114,15 @@ class DocumentService:
         await self._store.store()
         return await self.file.read(key)
 
+    async def duplicate(self, key: DocumentKey, title: str | None, folder: str | None) -> Document:
+        """Creates a document with the settings and nodes of another one."""
+        copy = await self.read(key)
+        copy.title = copy.title if title is None else title
+        copy.folder = copy.folder if folder is None else folder
+        return await self.add(key.digest, copy)
+
     async def delete(self, key: DocumentKey) -> None:
-        """Deletes a document for good, and cancels its branches."""
+        """Deletes a document permanently, and cancels its branches."""
         await self.run(catalog.delete, key)
         self._cancel(self._store.writers_of(key.id))
         self.feed(key.digest).publish(DocumentDeleted(key.id))
@@ -160,7 +159,7 @@ class DocumentService:
         return self._publish_nodes(key, await self.run(structure.move, key, node_id, parent, index))
 
     async def delete_node(self, key: DocumentKey, node_id: int) -> Sequence[int]:
-        """Deletes a node with its descendants for good, and cancels their branches."""
+        """Deletes a node with its descendants permanently, and cancels their branches."""
         gone = await self.run(structure.delete, key, node_id)
         self._cancel(writer for writer in self._store.writers_of(key.id) if writer.node_id in set(gone))
         self.feed(key.digest).publish(NodesDeleted(key.id, gone))
@@ -205,18 +204,38 @@ class DocumentService:
         submitted = await self._submit(body, source)
         return await _finished(submitted, self._start(key, node_id, submitted, source.at))
 
-    async def resume(self, key: DocumentKey, node_id: int) -> Continued:
-        """Continues an interrupted node with the parameters of its branch."""
+    async def resume(self, key: DocumentKey, node_id: int, prompt: Prompt | None = None) -> Continued:
+        """Continues an interrupted node with the parameters of its branch, and a prompt in place of the nodes above it."""
         path = await self.run(nodes.path, key, node_id)
-        body, source = prompts.resumed(path)
+        body, source = prompts.resumed(path, prompt)
         submitted = await self._submit(body, source)
         return await _finished(submitted, self._restart(key, node_id, submitted))
 
-    async def _submit(self, body: ContinueBody, source: prompts.Source) -> "_Submitted":
+    async def resume_all(self, key: DocumentKey, given: Mapping[str, Prompt]) -> Resumed:
+        """Resumes all interrupted nodes of a document, except those in the trash, with the prompts that are given by node."""
+        resumed: list[Continued] = []
+        failed: list[NotResumed] = []
+        for node_id in await self.run(nodes.interrupted, key):
+            try:
+                resumed.append(await self.resume(key, node_id, given.get(str(node_id))))
+            except (WeftError, ServerError) as error:
+                failed.append(NotResumed(node=node_id, message=str(error)))
+        return Resumed(resumed=resumed, failed=failed)
+
+    async def model_digest(self) -> str | None:
+        """Returns the digest of the model, or None before it was loaded."""
+        if self._service.engine.is_running:
+            return (await self._model_identity()).digest
+        return None if self._identity is None else self._identity[1].digest
+
+    async def _model_identity(self) -> ModelIdentity:
         engine_model = self._service.engine.model
         if self._identity is None or self._identity[0] is not engine_model:
             self._identity = (engine_model, await self._service.executor.run_in_thread(Purpose.PROMPT, 0, identity, engine_model))
-        model = self._identity[1]
+        return self._identity[1]
+
+    async def _submit(self, body: ContinueBody, source: prompts.Source) -> "_Submitted":
+        model, engine_model = await self._model_identity(), self._service.engine.model
         prompt = await self._service.executor.run(Purpose.PROMPT, source.size, prompts.make, engine_model, source, model.digest)
         generation = await self._service.submit(prompts.submission(body, self._service.settings, prompt.tokens))
         return _Submitted(body, prompt, model, generation)
@@ -256,10 +275,12 @@ class DocumentService:
         self._publish_nodes(key, made)
         model = self._service.engine.model
         hidden = frozenset(model.control_tokens())
-        writers = {index: BranchWriter(key, node, model, hidden, body.until) for index, node in enumerate(made)}
+        writers = {
+            index: BranchWriter(key, node, model, hidden, until=body.until, lead=prompt.lead) for index, node in enumerate(made)
+        }
         self._store.add(writers.values())
         writing = Writing(generation, writers)
-        # Runs in its own context, independent of the request, whose client need not stay.
+        # Runs in its own context, independent of the request, whose client may disconnect.
         task = asyncio.create_task(self._run(key, writing), context=Context())
         self._writings[task] = writing
         task.add_done_callback(self._writings.pop)
@@ -307,6 +328,11 @@ class DocumentService:
         if self._file is not None:
             await self._store.close()
             await self._file.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    given = {name: getattr(settings, f"documents_{name}") for name in Limits.__struct_fields__}
+    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 class _Submitted(NamedTuple):

@@ -1,4 +1,4 @@
-"""Storing of the text that branches write, in the order in which everything else of the documents is read and changed."""
+"""Storing of the text that branches write, ordered with all other reads and changes of the documents."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ STORE_S = 0.25
 """Interval at which the text of running branches is stored, in seconds. With the time of the transaction it stays below 0.5 s."""
 
 RETRY_S = 5.0
-"""Interval at which storing is tried again after it failed, in seconds."""
+"""Interval between attempts after storing has failed, in seconds."""
 
 FULL_MESSAGE = "the quota of bytes is used up"
 """Error of branches that were stopped because their owner's documents may not grow."""
 
 
 class BranchStore:
-    """The file of the documents, together with the branches that are being written: whatever reads it sees their text."""
+    """The file of the documents and the branches that are being written. Each read of the file includes their text."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class BranchStore:
         Args:
             file: Returns the file, or raises an error if the server offers no documents.
             on_end: Called with each node whose branch has ended, once that is stored.
-            cancel: Cancels branches, whose text cannot be stored.
+            cancel: Cancels branches whose text cannot be stored.
         """
         self._file = file
         self._on_end = on_end
@@ -70,7 +70,7 @@ class BranchStore:
             self._storing = asyncio.create_task(self._store_regularly(), context=Context())
 
     async def run(self, work: Callable[Concatenate[Database, Given], Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-        """Runs a function of the file, which sees all text that branches have written before this call."""
+        """Runs a function of the file, which includes all text that branches have written before this call."""
         growths = [(writer.key, writer.take()) for writer in self._writers.values() if writer.is_dirty]
         for writer in self._writers.values():
             writer.is_held = writer.is_held or writer.will_be_held
@@ -84,7 +84,7 @@ class BranchStore:
 
     @contextmanager
     def holding(self, node: NodeId) -> "Iterator[BranchWriter | None]":
-        """Stores what the writer of a node has written so far with the next call of `run`, and then nothing in the block."""
+        """Stores the text of a node's writer with the next call of `run`, and no later text until the end of the block."""
         writer = self._writers.get(node)
         if writer is None:
             yield None
@@ -106,7 +106,7 @@ class BranchStore:
         self._writers[NodeId(writer.key.id, writer.node_id)] = writer
 
     async def _store_regularly(self) -> None:
-        """Stores the text of running branches until none is left."""
+        """Stores the text of running branches at intervals until all have ended."""
         while self._writers:
             await asyncio.sleep(RETRY_S if self._is_failing else STORE_S)
             try:
@@ -156,6 +156,8 @@ class BranchStore:
         if self._storing is not None:
             self._storing.cancel()
             await asyncio.gather(self._storing, return_exceptions=True)
+        if not self._writers:
+            return
         try:
             await self.store()
         except WeftError as error:
@@ -174,14 +176,26 @@ def _store_and_run(
     """Stores text and runs work; errors of both are returned, since one must not hide the other."""
     stored: StoredGrowth | WeftError = StoredGrowth([], [])
     if database.exists and not database.is_claimed:
-        database.claim()
-        branches.interrupt(database)
+        _claim(database)
     if growths:
         try:
             stored = store(database, growths)
         except WeftError as error:
             stored = error
     try:
-        return work(database), stored
+        result = work(database)
+        if database.exists and not database.is_claimed:  # The work has created the file.
+            _claim(database)
+        return result, stored
     except Exception as error:  # noqa: BLE001 (raised by the caller)
         return error, stored
+
+
+def _claim(database: Database) -> None:
+    """Takes the lock of the file, and interrupts branches that an earlier server was writing.
+
+    Raises:
+        DocumentsBusyError: Another server uses the file.
+    """
+    database.claim()
+    branches.interrupt(database)

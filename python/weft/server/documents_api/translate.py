@@ -9,7 +9,7 @@ from weft.server.documents_api.reports import TokenAlternative, TokenReport, Tok
 
 
 def tokens_report(stored: Stored, digest: str | None) -> TokensReport:
-    """Returns the tokens of a node; `digest` is that of the loaded model, if it is known."""
+    """Returns the tokens of a node; `digest` is that of the model, or None."""
     is_current = bool(stored.spans) and stored.digest is not None and stored.digest == digest
     return TokensReport(model=stored.node.model, is_current=is_current, tokens=list(_tokens(stored)))
 
@@ -26,7 +26,7 @@ def _tokens(stored: Stored) -> Iterator[TokenReport]:
             n_characters += len(pending.decode())
             pending = b""
         except UnicodeDecodeError:
-            pass  # The character goes on in the next token.
+            pass  # The next token has the rest of the character.
         yield TokenReport(
             id=span.token,
             text=piece.decode(errors="replace"),

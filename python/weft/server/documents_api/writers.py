@@ -1,4 +1,4 @@
-"""Branches that write into nodes: text of their tokens, from the engine's stream into events and into the file."""
+"""Writers of branches, which convert the events of the engine to text and tokens of nodes."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,19 +10,19 @@ from weft.documents import branches, nodes
 from weft.documents.branches import End, Growth, NodeId
 from weft.documents.database import Database
 from weft.documents.records import Alternative, DocumentKey, Node, Span
-from weft.documents.spans import SpanBuilder
+from weft.documents.spans import SpanBuilder, decode
 from weft.errors import DocumentNotFoundError
 from weft.server.documents_api.events import WrittenText, WrittenToken
 from weft.server.inference.generation import Generation, end_reason, token_logprobs
 
 Until = Literal["sentence", "paragraph"]
-"""Where a branch ends before its other limits."""
+"""Unit of text after which a branch ends, unless another limit ends it earlier."""
 
 _ENDS: Mapping[Until, re.Pattern[str]] = {
     "sentence": re.compile(r"\w[^\w\s]*?[.!?…]+[\"'”’»)\]]*(?=\s)"),  # noqa: RUF001 (quotes of texts)
     "paragraph": re.compile(r"\S(?=[^\S\n]*\n)"),
 }
-"""End of a text, which the following white space proves."""
+"""End of a sentence or paragraph, before white space."""
 
 MAX_TAIL = 64
 """Characters before a token that are searched again for the end of a sentence."""
@@ -31,7 +31,16 @@ MAX_TAIL = 64
 class BranchWriter:
     """The text of one branch that is being generated into a node."""
 
-    def __init__(self, key: DocumentKey, node: Node, model: Model, hidden: frozenset[int], until: Until | None = None) -> None:
+    def __init__(
+        self,
+        key: DocumentKey,
+        node: Node,
+        model: Model,
+        hidden: frozenset[int],
+        *,
+        until: Until | None = None,
+        lead: bytes = b"",
+    ) -> None:
         """Creates a writer.
 
         Args:
@@ -40,13 +49,14 @@ class BranchWriter:
             model: Model of the tokens.
             hidden: Control tokens of the model, which have no text.
             until: Where the branch ends.
+            lead: Bytes of an incomplete character at the end of the prompt.
         """
         self.key = key
         self.node_id = node.id
         self.n_characters = len(node.text)
         """Length of the node's text."""
         self.end: End | None = None
-        """How the branch ended; None while it is running."""
+        """End of the branch; None while it is running."""
         self.will_be_held = False
         """True from the beginning of a split of its node, until its text was taken for the last time."""
         self.is_held = False
@@ -56,10 +66,12 @@ class BranchWriter:
         self._model = model
         self._hidden = hidden
         self._until = until
+        self._lead = lead
+        """Bytes of an incomplete character that the text does not have yet."""
         self._tail = ""
         self._whole = [node.text]
         """Pieces of the node's text, from its beginning."""
-        self._builder = SpanBuilder()
+        self._builder = SpanBuilder(lead)
         self._unstored: list[str] = []
         self._spans: list[Span] = []
         self._is_end_stored = False
@@ -71,8 +83,9 @@ class BranchWriter:
         known = token_logprobs(token)
         pairs = [] if known is None else known.pairs()
         top = tuple(Alternative(each, logprob, self._bytes(each)) for each, logprob in pairs[1:])
-        text = self._cut(token.text)
-        self._builder.add(self._bytes(token.token), token.token, pairs[0][1] if pairs else None, top, text)
+        data = self._bytes(token.token)
+        text = self._cut(self._completed(data, token.text) if self._lead else token.text)
+        self._builder.add(data, token.token, pairs[0][1] if pairs else None, top, text)
         return text, self._take(text)
 
     def finish(self, finished: Finished) -> tuple[str, list[Span]]:
@@ -84,18 +97,18 @@ class BranchWriter:
         end_token = finished.stop_reason if isinstance(finished.stop_reason, int) else None
         last = self._builder.finish(end_token)
         self._spans += last
-        self.end = End("done", reason)
+        self.end = End("done", reason, None, finished.usage.n_computed, finished.usage.n_cached)
         return text, [*spans, *last]
 
     def interrupt(self, error: str | None) -> None:
-        """Ends the branch before its end, so that it can be resumed."""
+        """Ends the branch as interrupted, so that it can be resumed."""
         if self.end is None:
             self._spans += self._builder.finish(None)
             self.end = End("interrupted", error=error)
 
     @property
     def text(self) -> str:
-        """The text of the node so far, which the file has a moment later."""
+        """Text of the node so far, including text that is not stored yet."""
         self._whole = ["".join(self._whole)]
         return self._whole[0]
 
@@ -111,14 +124,14 @@ class BranchWriter:
         return not self.is_held and bool(self._unstored or self._spans or (self.end is not None and not self._is_end_stored))
 
     def take(self) -> Growth:
-        """Returns what was written since the last call, to be stored."""
+        """Returns the text, tokens and end since the last call, to be stored."""
         growth = Growth(self.key.id, self.node_id, "".join(self._unstored), self._spans, self.end)
         self._unstored, self._spans = [], []
         self._is_end_stored = self.end is not None
         return growth
 
     def retry_end(self, error: str) -> None:
-        """Takes back the end after it could not be stored."""
+        """Replaces the end, which could not be stored, by an interruption."""
         self.end = End("interrupted", error=error)
         self._is_end_stored = False
 
@@ -130,6 +143,18 @@ class BranchWriter:
             self._whole.append(text)
             self.n_characters += len(text)
         return spans
+
+    def _completed(self, data: bytes, text: str) -> str:
+        """Returns the text of a token with the character that the prompt began."""
+        n = 0
+        while n < len(data) and data[n] & 0xC0 == 0x80 and decode(self._lead + data[:n])[1] == self._lead + data[:n]:
+            n += 1
+        completed, rest = decode(self._lead + data[:n])
+        if rest and n < len(data):  # Another character follows.
+            completed, rest = "\ufffd", b""
+        self._lead = rest
+        # The engine decodes what it generates, so that each of these bytes alone is invalid.
+        return completed + text[n:] if text.startswith("\ufffd" * n) else text
 
     def _cut(self, text: str) -> str:
         """Returns the text up to the end that was requested."""
@@ -174,7 +199,7 @@ def absorb(writers: Mapping[int, BranchWriter], events: Sequence[object]) -> Wri
 
 
 class StoredGrowth(NamedTuple):
-    """Result of storing what branches have written."""
+    """Result of storing the text of branches."""
 
     full: list[NodeId]
     """Nodes of owners whose quota is used up."""
@@ -183,7 +208,7 @@ class StoredGrowth(NamedTuple):
 
 
 def store(database: Database, growths: Sequence[tuple[DocumentKey, Growth]]) -> StoredGrowth:
-    """Stores what branches have written. Called on the thread of the documents."""
+    """Stores the text of branches. Called on the thread of the documents."""
     full = branches.write(database, [growth for _, growth in growths])
     ended: list[tuple[DocumentKey, Node]] = []
     for key, growth in growths:

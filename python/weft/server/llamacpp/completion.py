@@ -8,7 +8,7 @@ from weft import Event, Finished, InvalidRequestError, Progress, PromptLogprobs,
 from weft.server.inference.generation import Generation, token_logprobs
 from weft.server.inference.submission import Gap, Submission
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
-from weft.server.request_fields import media, neutral, prompts, reasoning, requests
+from weft.server.request_fields import media, prompts, reasoning, requests, unsupported
 from weft.server.response_fields.probabilities import CompletionProbability, completion_probability
 from weft.server.response_fields.progress import RunningReports
 from weft.server.response_fields.result import Branches, BranchResults, projected
@@ -22,7 +22,7 @@ from weft.settings.system_prompt import SystemPrompt
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """Returns the submission of a body, without the common system prompt."""
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     if data.assistant_name and not isinstance(data.system_prompt, str):
         message = "assistant_name requires a system_prompt that is a string; give both, or neither"
@@ -68,7 +68,7 @@ def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submis
 
 def infill(data: InfillBody, settings: Settings) -> Submission:
     """Returns the submission of an infill body."""
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     if data.input_prefix is None and data.input_suffix is None:
         raise InvalidRequestError("input_prefix", "input_prefix or input_suffix must be given")

@@ -167,6 +167,7 @@ def _of_steps(stats: Stats) -> Values:
         "llamacpp:spec_decode_num_accepted_tokens_per_pos_total": {str(at): n for at, n in enumerate(speculation.n_accepted_at)},
         "weft:draft_tokens_total": {source: each.n_drafted for source, each in drafts.items()},
         "weft:draft_tokens_accepted_total": {source: each.n_accepted for source, each in drafts.items()},
+        "weft:draft_seconds_total": {source: each.time.total_seconds() for source, each in drafts.items()},
         "weft:adapter_changes_total": stats.n_adapter_changes,
         "weft:step_seconds_total": {stage: getattr(stats.times, stage).total_seconds() for stage in STAGES},
     }

@@ -260,9 +260,9 @@ class Properties(msgspec.Struct):
     compute: str
     """Summary of the compute configuration, with reasons."""
     repeatable: bool
+    """True if a seeded request gives the same text regardless of concurrent requests."""
     speculation: str
     """`on`, or why tokens are not drafted."""
-    """True if a seeded request gives the same text regardless of concurrent requests."""
     repeatable_embeddings: bool
     """True if a text has the same embedding, bit by bit, whatever is computed concurrently."""
     pooling: str

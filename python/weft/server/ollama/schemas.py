@@ -5,12 +5,12 @@ from typing import Annotated, Any
 import msgspec
 
 from weft import CacheExplanation
-from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.server.request_fields.unsupported import EMPTY, UnsupportedUnless
 from weft.server.response_fields.probabilities import TokenProbability
 
-ZERO = Neutral(lambda value: value == 0)
-OFF = Neutral(lambda value: value is False)
-ON = Neutral(lambda value: value is True)
+ZERO = UnsupportedUnless(lambda value: value == 0)
+OFF = UnsupportedUnless(lambda value: value is False)
+ON = UnsupportedUnless(lambda value: value is True)
 
 
 class Options(
@@ -52,7 +52,7 @@ class Options(
     logits_all: Annotated[bool | None, OFF] = None
     low_vram: Annotated[bool | None, OFF] = None
     main_gpu: Annotated[int | None, ZERO] = None
-    num_gpu: Annotated[int | None, Neutral(lambda value: value == -1)] = None
+    num_gpu: Annotated[int | None, UnsupportedUnless(lambda value: value == -1)] = None
     num_thread: Annotated[int | None, ZERO] = None
     numa: Annotated[bool | None, OFF] = None
     use_mlock: Annotated[bool | None, OFF] = None
@@ -83,7 +83,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     explain_cache: bool | None = None
     """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
-    # Unsupported: refused unless the value disables the feature. Prompts are never truncated.
+    # UnsupportedUnless: refused unless the value disables the feature. Prompts are never truncated.
     truncate: Annotated[bool | None, OFF] = None
     debug_render_only: Annotated[bool | None, OFF] = msgspec.field(default=None, name="_debug_render_only")
 
@@ -103,7 +103,7 @@ class GenerateBody(GenerationFields, kw_only=True):
     raw: bool | None = None
     """Passes the prompt to the model unchanged, without the chat template."""
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     template: Annotated[str | None, EMPTY] = None
     width: Annotated[int | None, ZERO] = None
     height: Annotated[int | None, ZERO] = None

@@ -15,7 +15,7 @@ from weft.fields.validation import check_range
 from weft.server.inference.submission import renamed
 from weft.server.media.files import MediaPrompt
 from weft.server.ollama import schemas
-from weft.server.request_fields import media, neutral, requests
+from weft.server.request_fields import media, requests, unsupported
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import CompletionFields
 
@@ -109,7 +109,7 @@ def raw_prompt_with_images(data: schemas.GenerateBody) -> MediaPrompt | None:
 
 
 def _parse(data: schemas.GenerationFields, n_ctx: int, **fields: Any) -> ParsedRequest:  # noqa: ANN401 (each field has its own type)
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     options = data.options or schemas.Options()
     _check_options(options, n_ctx)
     return ParsedRequest(
@@ -138,7 +138,7 @@ def check_embedding(data: schemas.EmbedBody | schemas.EmbeddingsBody, n_ctx: int
 
 
 def _check_options(options: schemas.Options, n_ctx: int) -> None:
-    if (name := neutral.first_unsupported(options)) is not None:
+    if (name := unsupported.first_unsupported(options)) is not None:
         raise InvalidRequestError("options", f"options.{name} is a setting of the server, not of a request; leave it out")
     if options.num_ctx is not None and options.num_ctx > n_ctx:
         message = f"options.num_ctx is {options.num_ctx}; a slot has {n_ctx} tokens of context"

@@ -12,7 +12,7 @@ from weft.server.inference.generation import Generation
 from weft.server.memory_budget import TOKEN_BYTES
 from weft.server.openai import schemas
 from weft.server.openai.answer import NOT_VERBOSE, ChoiceEncoder
-from weft.server.request_fields import neutral, requests
+from weft.server.request_fields import requests, unsupported
 from weft.server.response_fields.probabilities import TokenProbability
 from weft.server.response_fields.result import branch_score
 from weft.server.service import Service
@@ -26,7 +26,7 @@ def check(data: schemas.CreateChatCompletion) -> None:
     Raises:
         InvalidRequestError: A field is unsupported or contradicts another.
     """
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     requests.check_top_logprobs(data.top_logprobs)
     if data.top_logprobs and not data.logprobs:
         raise InvalidRequestError("top_logprobs", "top_logprobs requires logprobs to be true")

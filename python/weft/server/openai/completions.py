@@ -14,7 +14,7 @@ from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists, Offsets
 from weft.server.openai.schemas import Choice, CreateCompletion, Logprobs
-from weft.server.request_fields import neutral, reasoning, requests
+from weft.server.request_fields import reasoning, requests, unsupported
 from weft.server.response_fields.probabilities import top_logprobs_by_text
 from weft.server.response_fields.result import branch_score
 from weft.server.service import Service
@@ -25,7 +25,7 @@ from weft.settings import Settings
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """Returns the submission of a body."""
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     reasoning.refuse_unmarked_reasoning(data)
     # The engine reports the logprob of the sampled token only together with top logprobs.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else requests.first_given(data, "logprobs", "n_probs")

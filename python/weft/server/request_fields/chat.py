@@ -6,7 +6,7 @@ import msgspec
 
 from weft.chat.conversation import ChatRequest
 from weft.server.request_fields.fields import CompletionFields
-from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.server.request_fields.unsupported import EMPTY, UnsupportedUnless
 
 if TYPE_CHECKING:
 
@@ -30,7 +30,7 @@ class ChatFields(_ChatFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     audio: Annotated[Any, EMPTY] = None
-    modalities: Annotated[list[str] | None, Neutral(lambda value: value in ([], ["text"]))] = None
-    web_search_options: Annotated[Any, Neutral(lambda _: False)] = None
+    modalities: Annotated[list[str] | None, UnsupportedUnless(lambda value: value in ([], ["text"]))] = None
+    web_search_options: Annotated[Any, UnsupportedUnless(lambda _: False)] = None

@@ -7,7 +7,7 @@ import msgspec
 
 from weft.chat.request_options import REASONING_FORMATS
 from weft.sampling_fields import Sampling
-from weft.server.request_fields.neutral import EMPTY, Neutral
+from weft.server.request_fields.unsupported import EMPTY, UnsupportedUnless
 
 
 class TextPrompt(msgspec.Struct):
@@ -179,18 +179,18 @@ class CompletionFields(SamplingFields, kw_only=True):
     backend_sampling: bool | None = None
     """In llama-server, samples on the device or on the host. Ignored: Weft's samplers give the same result."""
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     anti_prompt: Annotated[Any, EMPTY] = None
     assistant_name: Annotated[Any, EMPTY] = None
-    best_of: Annotated[Any, Neutral(lambda value: value == 1)] = None
+    best_of: Annotated[Any, UnsupportedUnless(lambda value: value == 1)] = None
     image_data: Annotated[Any, EMPTY] = None
-    n_cache_reuse: Annotated[int | None, Neutral(lambda value: value == 0)] = None
-    parse_tool_calls: Annotated[Any, Neutral(lambda value: value is False)] = None
-    reasoning_format: Annotated[Any, Neutral(_is_reasoning_format)] = None
-    service_tier: Annotated[str | None, Neutral(lambda value: value in ("auto", "default"))] = None
-    store: Annotated[bool | None, Neutral(lambda value: value is False)] = None
+    n_cache_reuse: Annotated[int | None, UnsupportedUnless(lambda value: value == 0)] = None
+    parse_tool_calls: Annotated[Any, UnsupportedUnless(lambda value: value is False)] = None
+    reasoning_format: Annotated[Any, UnsupportedUnless(_is_reasoning_format)] = None
+    service_tier: Annotated[str | None, UnsupportedUnless(lambda value: value in ("auto", "default"))] = None
+    store: Annotated[bool | None, UnsupportedUnless(lambda value: value is False)] = None
     system_prompt: Annotated[Any, EMPTY] = None
-    t_max_prompt_ms: Annotated[float | None, Neutral(lambda value: value <= 0)] = None
+    t_max_prompt_ms: Annotated[float | None, UnsupportedUnless(lambda value: value <= 0)] = None
     tools: Annotated[Any, EMPTY] = None
 
 

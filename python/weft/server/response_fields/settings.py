@@ -112,7 +112,7 @@ def generation_settings(
     return GenerationSettings(
         **same,
         seed=seed,
-        speculative_types="ngram-mod" if engine.no_speculation_reason is None and request.max_draft != 0 else "none",
+        speculative_types=_speculative_types(engine, request),
         n_probs=request.logprobs or 0,
         repeat_last_n=n_ctx if request.repeat_last_n == -1 else request.repeat_last_n,
         dry_penalty_last_n=n_ctx if request.dry_penalty_last_n == -1 else request.dry_penalty_last_n,
@@ -141,6 +141,16 @@ def generation_settings(
         penalty_prompt_tokens=_tokens(request.penalty_prompt or ()),
         use_penalty_prompt_tokens=request.penalty_prompt is not None,
     )
+
+
+def _speculative_types(engine: Engine, request: Request) -> str:
+    """Returns what drafts for a request, as llama-server does: a list, in which the draft model is last.
+
+    The text index is reported as ngram-mod, the only one of llama-server's types of text that shares texts between requests.
+    """
+    if engine.no_speculation_reason is not None or request.max_draft == 0:
+        return "none"
+    return "ngram-mod" if engine.draft_type is None else f"ngram-mod,{engine.draft_type}"
 
 
 _KINDS = ("token", "word", "pattern", "pattern_full")

@@ -6,7 +6,7 @@ import msgspec
 
 from weft import CacheExplanation
 from weft.server.request_fields.fields import SamplingFields
-from weft.server.request_fields.neutral import EMPTY, Neutral, only_fields
+from weft.server.request_fields.unsupported import EMPTY, UnsupportedUnless, only_fields
 
 
 class ResponseFields(SamplingFields, kw_only=True):
@@ -34,7 +34,7 @@ class ResponseFields(SamplingFields, kw_only=True):
     truncation: str | None = None
     """`auto` drops the oldest turns that do not fit the context; `disabled` is the default."""
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     personality: Annotated[Any, EMPTY] = None
 
 
@@ -46,11 +46,11 @@ class GenerationFields(ResponseFields, kw_only=True):
     """Repeated in the response; there is a single cache."""
     seed: int | None = None
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     image: Annotated[Any, only_fields(context_compression=("auto", "disabled"))] = None
     prompt_cache_options: Annotated[Any, only_fields(mode=("implicit",), prewarm=(False,), ttl=("30m",))] = None
-    prompt_cache_retention: Annotated[Any, Neutral(lambda value: value == "in_memory")] = None
-    service_tier: Annotated[Any, Neutral(lambda value: value in ("auto", "default"))] = None
+    prompt_cache_retention: Annotated[Any, UnsupportedUnless(lambda value: value == "in_memory")] = None
+    service_tier: Annotated[Any, UnsupportedUnless(lambda value: value in ("auto", "default"))] = None
 
 
 class CompactBody(GenerationFields, kw_only=True):
@@ -93,7 +93,7 @@ class CreateResponse(GenerationFields, kw_only=True):
     explain_cache: bool | None = None
     """Adds `cache_explanation` to the response: which prompt tokens had to be computed, and why."""
 
-    # Unsupported: refused unless the value disables the feature.
+    # UnsupportedUnless: refused unless the value disables the feature.
     access_programs: Annotated[Any, EMPTY] = None
     background_options: Annotated[Any, only_fields(completion_window=("soonest",))] = None
     context_management: Annotated[Any, EMPTY] = None

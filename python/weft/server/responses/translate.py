@@ -10,7 +10,7 @@ from weft import InvalidRequestError
 from weft.chat.conversation import ChatMessage
 from weft.fields.excerpt import excerpt, truncate
 from weft.fields.validation import check_range
-from weft.server.request_fields import neutral, requests
+from weft.server.request_fields import requests, unsupported
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
 from weft.server.responses import schemas
@@ -66,7 +66,7 @@ def check(data: schemas.ResponseFields) -> None:
     Raises:
         InvalidRequestError: A field is unsupported or contradicts another.
     """
-    neutral.refuse_unsupported(data)
+    unsupported.refuse_unsupported(data)
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
     _check_object("text", data.text, _TEXT, but=("format",))
     if data.truncation not in (None, "auto", "disabled"):

@@ -1,6 +1,6 @@
 //! A completion that is a beam of a search.
 
-use crate::engine::features::beams::selection::{BeamScore, Proposal, propose_drawn, propose_likeliest};
+use crate::engine::features::beams::selection::{BeamScore, Extension, propose_drawn, propose_likeliest};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
 use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens, append_text};
@@ -40,7 +40,7 @@ pub(crate) struct FinishedText {
 }
 
 pub(crate) struct ProposedToken {
-    pub(crate) proposal: Proposal,
+    pub(crate) extension: Extension,
     pub(crate) logprobs: Option<Box<Logprobs>>,
 }
 
@@ -79,7 +79,7 @@ impl Sequence {
         } else {
             propose_likeliest(&distribution, beam.score, 2 * width)
         };
-        let to_proposed = |proposal: Proposal| ProposedToken { proposal, logprobs: self.logprobs_of(proposal.token, logits) };
+        let to_proposed = |extension: Extension| ProposedToken { extension, logprobs: self.logprobs_of(extension.token, logits) };
         let proposed = proposals.into_iter().map(to_proposed).collect();
         if let Some(beam) = &mut self.features.beams {
             beam.proposals = Some(proposed);

@@ -16,10 +16,11 @@ use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features::beams::beam::{Beam, FinishedText, ProposedToken, SearchResults};
 use crate::engine::features::beams::selection::{
-    BeamScore, BeamSelection, Proposal, Successor, choose_drawn, choose_likeliest, normalize_score,
+    BeamScore, BeamSelection, Extension, Successor, choose_drawn, choose_likeliest, normalize_score,
 };
 use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
@@ -73,11 +74,14 @@ pub(crate) fn is_vacant(features: &SequenceFeatures) -> bool {
     features.beams.as_ref().is_some_and(|beam| !beam.is_live)
 }
 
-pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) {
+/// Returns the number of sampled tokens.
+pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, now: Instant) -> u64 {
+    let mut n_sampled = 0;
     let running = scheduler.running();
-    let first = running.iter().filter(|running| running.sequence.index == 0 && running.sequence.features.beams.is_some());
+    let first =
+        running.iter().filter(|running| running.sequence.member == MemberIndex(0) && running.sequence.features.beams.is_some());
     let due = first.map(|running| running.sequence.group_id).filter(|&group_id| is_due(running, group_id));
-    for group_id in due.collect::<Vec<u64>>() {
+    for group_id in due.collect::<Vec<GroupId>>() {
         let all = beams_of(scheduler, group_id);
         scheduler.observe_token(all[0], now);
         let mut live = live_of(scheduler, &all);
@@ -85,20 +89,43 @@ pub(crate) fn advance<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheMan
         let mut proposed: Vec<Vec<ProposedToken>> =
             live.iter().map(|&key| beam_mut(scheduler, key).proposals.take().unwrap_or_default()).collect();
         let selection = choose(scheduler, cache.runner(), &all, &live, &proposed);
-        scheduler.count_predicted(selection.live.len() + selection.ended.len());
+        let n_chosen = (selection.live.len() + selection.ended.len()) as u64;
+        scheduler.count_predicted(n_chosen);
+        n_sampled += n_chosen;
         for (successor, reason) in selection.ended {
             let chosen = take_token(&mut proposed, &successor);
             add_finished_text(scheduler, all[0], live[successor.parent], Some(chosen), successor.score, reason);
         }
-        match arrange(scheduler, cache, &all, &live, &selection.live, &mut proposed) {
-            Err(error) => scheduler.fail_request(group_id, error),
-            Ok(()) if is_finished(scheduler, &all) => finish_search(scheduler, cache.runner(), group_id, &all),
-            Ok(()) => publish_settled(scheduler, cache.runner(), group_id, &all),
+        if let Err(error) = check_forks(scheduler, cache, &live, &selection.live) {
+            scheduler.fail_stream_of(group_id, error);
+            continue;
+        }
+        let Arrangement { slots, forks, vacant } = arrange(scheduler, &all, &live, &selection.live);
+        let are_free = cache.free_ids(forks.len() + vacant.len(), Urgency::Now, || scheduler.release_junior_holder());
+        assert!(are_free, "pinned prefixes leave an id for each slot");
+        for (key, parent) in forks {
+            let (parent, n_computed) = (scheduler.running_sequence(parent).id(), scheduler.running_sequence(parent).n_computed);
+            let path = place(cache, scheduler.running_sequence(key), Some(&PrefixMatch::on_device(parent, n_computed)));
+            scheduler.fork_to(key, path, n_computed);
+        }
+        for key in vacant {
+            let path = place(cache, scheduler.running_sequence(key), None);
+            scheduler.fork_to(key, path, 0);
+        }
+        for ((successor, key), rank) in selection.live.iter().zip(slots).zip(0..) {
+            let chosen = take_token(&mut proposed, successor);
+            scheduler.sequence_mut(key).write(chosen, successor.score, rank, cache.runner());
+        }
+        if is_finished(scheduler, &all) {
+            finish_search(scheduler, cache.runner(), group_id, &all);
+        } else {
+            publish_settled(scheduler, cache.runner(), group_id, &all);
         }
     }
+    n_sampled
 }
 
-fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
+fn is_due(running: &[RunningSequence], group_id: GroupId) -> bool {
     let beams = running.iter().filter(|running| running.sequence.group_id == group_id);
     let mut n_left = None;
     for (running, beam) in beams.filter_map(|running| Some((running, running.sequence.features.beams.as_ref()?))) {
@@ -110,17 +137,17 @@ fn is_due(running: &[RunningSequence], group_id: u64) -> bool {
     n_left == Some(0)
 }
 
-fn beams_of(scheduler: &Scheduler, group_id: u64) -> Vec<SchedulingKey> {
+fn beams_of(scheduler: &Scheduler, group_id: GroupId) -> Vec<SchedulingKey> {
     let running = scheduler.running().iter();
     running.filter(|running| running.sequence.group_id == group_id).map(RunningSequence::key).collect()
 }
 
 fn beam(scheduler: &Scheduler, key: SchedulingKey) -> &Beam {
-    scheduler.sequence(key).sequence.features.beams.as_ref().expect("every sequence of a search is a beam")
+    scheduler.running_sequence(key).sequence.features.beams.as_ref().expect("every sequence of a search is a beam")
 }
 
 fn beam_mut(scheduler: &mut Scheduler, key: SchedulingKey) -> &mut Beam {
-    scheduler.completion_mut(key).features.beams.as_mut().expect("every sequence of a search is a beam")
+    scheduler.sequence_mut(key).features.beams.as_mut().expect("every sequence of a search is a beam")
 }
 
 fn live_of(scheduler: &Scheduler, all: &[SchedulingKey]) -> Vec<SchedulingKey> {
@@ -143,9 +170,10 @@ fn choose(
     proposed: &[Vec<ProposedToken>],
 ) -> BeamSelection<FinishReason> {
     let BeamSearch { width, is_stochastic, .. } = beam(scheduler, all[0]).search;
-    let proposals: Vec<Vec<Proposal>> =
-        proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.proposal).collect()).collect();
-    let ends = |successor: &Successor| scheduler.sequence(live[successor.parent]).sequence.end_with(successor.token, runner);
+    let proposals: Vec<Vec<Extension>> =
+        proposed.iter().map(|of_one| of_one.iter().map(|proposed| proposed.extension).collect()).collect();
+    let ends =
+        |successor: &Successor| scheduler.running_sequence(live[successor.parent]).sequence.end_with(successor.token, runner);
     if !is_stochastic {
         return choose_likeliest(&proposals, width as usize, ends);
     }
@@ -167,7 +195,7 @@ fn add_finished_text(
     reason: FinishReason,
 ) {
     let BeamSearch { width, length_penalty, is_stochastic } = beam(scheduler, first).search;
-    let n_tokens = scheduler.sequence(key).sequence.n_predicted + u32::from(chosen.is_some());
+    let n_tokens = scheduler.running_sequence(key).sequence.n_predicted + u32::from(chosen.is_some());
     let unpublished: Vec<ScoredToken> = beam(scheduler, key).unpublished.iter().cloned().chain(chosen).collect();
     let normalized = normalize_score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
@@ -177,54 +205,56 @@ fn add_finished_text(
     texts.truncate(width as usize);
 }
 
-fn arrange<R: Runner>(
-    scheduler: &mut Scheduler,
+fn n_successors(of: SchedulingKey, live: &[SchedulingKey], successors: &[Successor]) -> usize {
+    successors.iter().filter(|successor| live[successor.parent] == of).count()
+}
+
+fn check_forks<R: Runner>(
+    scheduler: &Scheduler,
     cache: &mut CacheManager<R>,
-    all: &[SchedulingKey],
     live: &[SchedulingKey],
     successors: &[Successor],
-    proposed: &mut [Vec<ProposedToken>],
 ) -> Result<(), Error> {
-    let n_successors = |key: SchedulingKey| successors.iter().filter(|successor| live[successor.parent] == key).count();
-    for &parent in live.iter().filter(|&&parent| n_successors(parent) > 1) {
-        let running = scheduler.sequence(parent);
-        if !cache.can_fork(running.id(), running.n_held) {
+    for &parent in live.iter().filter(|&&parent| n_successors(parent, live, successors) > 1) {
+        let running = scheduler.running_sequence(parent);
+        if !cache.can_fork(running.id(), running.n_computed) {
             return reject("beam_width", "the memory of this model cannot be forked at the end of a beam; omit beam_width");
         }
     }
-    let mut spare: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key) == 0).collect();
-    for &key in &spare {
+    Ok(())
+}
+
+struct Arrangement {
+    /// The beam that continues as each successor.
+    slots: Vec<SchedulingKey>,
+    /// Beams without cells, each with the parent that it shares cells with.
+    forks: Vec<(SchedulingKey, SchedulingKey)>,
+    vacant: Vec<SchedulingKey>,
+}
+
+/// Drops the texts of beams without successors, and gives their slots to further successors of other beams.
+fn arrange(scheduler: &mut Scheduler, all: &[SchedulingKey], live: &[SchedulingKey], successors: &[Successor]) -> Arrangement {
+    let mut vacant: Vec<SchedulingKey> = all.iter().copied().filter(|&key| n_successors(key, live, successors) == 0).collect();
+    for &key in &vacant {
         scheduler.vacate(key);
-        scheduler.completion_mut(key).drop_text();
+        scheduler.sequence_mut(key).drop_text();
     }
-    // A pinned prefix that no other sequence holds keeps its id.
-    let are_free = cache.free_ids(spare.len(), Urgency::Now, || scheduler.release_junior_holder());
-    assert!(are_free, "pinned prefixes leave an id for each slot");
     // All forks come before the first token: they share the current cells of their parents.
     let mut has_successor_in_place = vec![false; live.len()];
-    let mut slots_of_children = Vec::with_capacity(successors.len());
+    let (mut slots, mut forks) = (Vec::with_capacity(successors.len()), Vec::new());
     for successor in successors {
         let parent = live[successor.parent];
         if !std::mem::replace(&mut has_successor_in_place[successor.parent], true) {
-            slots_of_children.push(parent);
+            slots.push(parent);
             continue;
         }
-        let key = spare.pop().expect("there are as many slots as beams");
-        let running = scheduler.sequence(parent);
-        let (n_held, prefix) = (running.n_held, running.sequence.prefix());
-        let matched = PrefixMatch::on_device(running.id(), n_held);
-        scheduler.fork_to(key, place(cache, scheduler.sequence(key), Some(&matched)), n_held);
-        scheduler.completion_mut(key).adopt_prefix(prefix);
-        slots_of_children.push(key);
+        let key = vacant.pop().expect("there are as many slots as beams");
+        let prefix = scheduler.running_sequence(parent).sequence.prefix();
+        scheduler.sequence_mut(key).adopt_prefix(prefix);
+        forks.push((key, parent));
+        slots.push(key);
     }
-    for key in spare {
-        scheduler.fork_to(key, place(cache, scheduler.sequence(key), None), 0);
-    }
-    for ((successor, key), rank) in successors.iter().zip(slots_of_children).zip(0..) {
-        let chosen = take_token(proposed, successor);
-        scheduler.completion_mut(key).write(chosen, successor.score, rank, cache.runner());
-    }
-    Ok(())
+    Arrangement { slots, forks, vacant }
 }
 
 /// Returns a path with the cells of `matched` for a beam whose path was discarded.
@@ -239,12 +269,12 @@ fn is_finished(scheduler: &Scheduler, all: &[SchedulingKey]) -> bool {
     let best = live.iter().map(|&key| beam(scheduler, key).score.logprob).reduce(f64::max);
     let Some(best) = best else { return true };
     let (search, texts) = (beam(scheduler, all[0]).search, texts_of(scheduler, all[0]));
-    let n_tokens = scheduler.sequence(live[0]).sequence.n_predicted;
+    let n_tokens = scheduler.running_sequence(live[0]).sequence.n_predicted;
     let ranks_above = |text: &FinishedText| text.rank >= normalize_score(best, n_tokens, search.length_penalty);
     !search.is_stochastic && texts.len() >= search.width as usize && texts.last().is_some_and(ranks_above)
 }
 
-fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
+fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId, all: &[SchedulingKey]) {
     let n = scheduler.group(group_id).request.n as usize;
     // Texts beyond the first `n` are never published.
     for text in results_mut(scheduler, all[0]).texts.iter_mut().skip(n) {
@@ -269,10 +299,10 @@ fn publish_settled(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u6
     }
 }
 
-fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, first: SchedulingKey, chosen: &ScoredToken) {
+fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId, first: SchedulingKey, chosen: &ScoredToken) {
     let n = scheduler.group(group_id).request.n;
-    let slot = scheduler.sequence(first).slot;
-    let Sequence { features, request, .. } = scheduler.completion_mut(first);
+    let slot = scheduler.running_sequence(first).slot;
+    let Sequence { features, request, .. } = scheduler.sequence_mut(first);
     let Some(results) = features.beams.as_mut().and_then(|beam| beam.results.as_mut()) else { return };
     let text = results.cursor.advance(request, chosen.token, false, runner);
     let n_predicted = results.cursor.n_published;
@@ -283,13 +313,13 @@ fn publish_token(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
     }
 }
 
-fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64, all: &[SchedulingKey]) {
+fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId, all: &[SchedulingKey]) {
     let n = scheduler.group(group_id).request.n;
     let Some(results) = beam_mut(scheduler, all[0]).results.take() else { return };
     let SearchResults { cursor, published, texts } = *results;
     let mut texts = texts.into_iter();
     for index in 0..n {
-        let (mut cursor, mut tokens) = (cursor.clone(), scheduler.sequence(all[0]).sequence.tokens.of_prompt());
+        let (mut cursor, mut tokens) = (cursor.clone(), scheduler.running_sequence(all[0]).sequence.tokens.of_prompt());
         for &token in &published {
             tokens.push(token);
         }
@@ -300,14 +330,14 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
         };
         let n_unpublished = unpublished.len();
         for (nth, ScoredToken { token, logprobs }) in unpublished.into_iter().enumerate() {
-            let RunningSequence { sequence, slot, .. } = scheduler.sequence(all[0]);
+            let RunningSequence { sequence, slot, .. } = scheduler.running_sequence(all[0]);
             let text = cursor.advance(&sequence.request, token, nth + 1 == n_unpublished, runner);
             tokens.push(token);
             let event = TokenEvent { index, token, text, slot: *slot, n_predicted: cursor.n_published, logprobs };
             scheduler.emit(group_id, Event::Token(event));
         }
         if score.is_some() {
-            hooks::on_text(&scheduler.shared().features, scheduler.group(group_id), &tokens);
+            hooks::on_text(scheduler.shared_features(), scheduler.group(group_id), &tokens);
         }
         let ended = Finished { text: cursor.remaining_text(), score, ..Finished::without_tokens(index, reason) };
         end_branch(scheduler, group_id, all[0], cursor.n_published, ended);
@@ -316,23 +346,23 @@ fn finish_search(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64,
 }
 
 /// Publishes the end of a branch of `n_predicted` tokens; adds the usage of the search, whose first beam is `first`.
-fn end_branch(scheduler: &mut Scheduler, group_id: u64, first: SchedulingKey, n_predicted: u32, mut ended: Finished) {
-    let RunningSequence { sequence, slot, n_held, .. } = scheduler.sequence(first);
-    let mut usage = sequence.usage(*n_held, ended.reason == FinishReason::Cancelled);
+fn end_branch(scheduler: &mut Scheduler, group_id: GroupId, first: SchedulingKey, n_predicted: u32, mut ended: Finished) {
+    let RunningSequence { sequence, slot, n_computed, .. } = scheduler.running_sequence(first);
+    let mut usage = sequence.usage(*n_computed, ended.reason == FinishReason::Cancelled);
     if ended.index > 0 {
-        (usage.n_computed, usage.n_cached) = (0, usage.n_computed + usage.n_cached);
+        (usage.n_prompt_computed, usage.n_cached) = (0, usage.n_prompt_computed + usage.n_cached);
     }
-    (usage.n_predicted, usage.n_held) = (n_predicted, sequence.n_prompt + n_predicted.saturating_sub(1));
+    (usage.n_predicted, usage.n_context) = (n_predicted, sequence.n_prompt + n_predicted.saturating_sub(1));
     (ended.slot, ended.usage, ended.is_truncated) = (Some(*slot), usage, ended.reason == FinishReason::ContextFull);
-    hooks::add_reports(&mut scheduler.completion_mut(first).features, &mut ended);
+    hooks::add_reports(&mut scheduler.sequence_mut(first).features, &mut ended);
     scheduler.emit(group_id, Event::Finished(ended));
 }
 
 /// Ends a search that fills the device cache by itself with the texts it has. Returns `false` if a live beam has no token yet.
-pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: u64) -> bool {
+pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId) -> bool {
     let all = beams_of(scheduler, group_id);
     let live = live_of(scheduler, &all);
-    if live.iter().any(|&key| scheduler.sequence(key).sequence.n_predicted == 0) {
+    if live.iter().any(|&key| scheduler.running_sequence(key).sequence.n_predicted == 0) {
         return false;
     }
     for key in live {
@@ -343,14 +373,14 @@ pub(crate) fn end_full(scheduler: &mut Scheduler, runner: &impl Runner, group_id
     true
 }
 
-pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
-    let Some((group_id, _)) = scheduler.queue().find_branch(request_id, index) else { return false };
+pub(crate) fn cancel_search(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
+    let Some(BranchKey { group_id, .. }) = scheduler.queue().find_branch(stream_id, branch) else { return false };
     let group = scheduler.group(group_id);
     if group.request.diversity.beams().is_none() {
         return false;
     }
     let n = group.request.n;
-    if index >= n || group.is_done() {
+    if branch.0 >= n || group.is_done() {
         return true;
     }
     let first = beams_of(scheduler, group_id).first().copied();
@@ -359,7 +389,7 @@ pub(crate) fn cancel_search(scheduler: &mut Scheduler, request_id: u64, index: u
         results.map_or((0, "".into()), |mut results| (results.cursor.n_published, results.cursor.remaining_text()));
     let preempted = scheduler.queue().preempted().iter().find(|preempted| preempted.sequence.group_id == group_id);
     let (slot, usage) = preempted
-        .map_or_else(Default::default, |of| (Some(of.slot), Usage { n_predicted, ..of.sequence.usage(of.n_held, true) }));
+        .map_or_else(Default::default, |of| (Some(of.slot), Usage { n_predicted, ..of.sequence.usage(of.n_computed, true) }));
     for index in 0..n {
         let ended = Finished { text: text.clone(), ..Finished::without_tokens(index, FinishReason::Cancelled) };
         match first {

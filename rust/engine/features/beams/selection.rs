@@ -21,8 +21,9 @@ impl BeamScore {
     pub(crate) const EMPTY: Self = Self { logprob: 0.0, rank: 0.0 };
 }
 
+/// A token that may follow the text of a beam, and the score of the text with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Proposal {
+pub(crate) struct Extension {
     pub(crate) token: Token,
     pub(crate) score: BeamScore,
 }
@@ -42,26 +43,26 @@ pub(crate) struct BeamSelection<E> {
     pub(crate) ended: Vec<(Successor, E)>,
 }
 
-pub(crate) fn propose_likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Proposal> {
-    let proposal = |&(token, logprob): &(Token, f64)| {
+pub(crate) fn propose_likeliest(distribution: &[(Token, f64)], parent: BeamScore, n: usize) -> Vec<Extension> {
+    let extension = |&(token, logprob): &(Token, f64)| {
         let logprob = parent.logprob + logprob;
-        Proposal { token, score: BeamScore { logprob, rank: logprob } }
+        Extension { token, score: BeamScore { logprob, rank: logprob } }
     };
-    keep_best(distribution.iter().map(proposal).collect(), n)
+    keep_best(distribution.iter().map(extension).collect(), n)
 }
 
 /// Returns the `n` tokens drawn first after a text with score `parent`. Gumbel noise perturbs their log-probabilities,
 /// conditioned on the maximum being the parent's rank, so that a rank does not depend on the order of computation.
-pub(crate) fn propose_drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Proposal> {
+pub(crate) fn propose_drawn(distribution: &[(Token, f64)], parent: BeamScore, n: usize, rng: &mut Mt19937) -> Vec<Extension> {
     let perturbed: Vec<f64> = distribution.iter().map(|&(_, logprob)| parent.logprob + logprob + rng.gumbel()).collect();
     let greatest = perturbed.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let proposal = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
+    let extension = |(&(token, logprob), perturbed): (&(Token, f64), f64)| {
         // Appendix B.3: avoids overflow and the logarithm of a difference of nearly equal numbers.
         let v = parent.rank - perturbed + log_1m_exp(perturbed - greatest);
         let rank = parent.rank - v.max(0.0) - (-v.abs()).exp().ln_1p();
-        Proposal { token, score: BeamScore { logprob: parent.logprob + logprob, rank } }
+        Extension { token, score: BeamScore { logprob: parent.logprob + logprob, rank } }
     };
-    keep_best(distribution.iter().zip(perturbed).map(proposal).collect(), n)
+    keep_best(distribution.iter().zip(perturbed).map(extension).collect(), n)
 }
 
 /// Returns ln(1 − eˣ) for x of at most 0.
@@ -69,55 +70,55 @@ fn log_1m_exp(x: f64) -> f64 {
     if x > -std::f64::consts::LN_2 { (-x.exp_m1()).ln() } else { (-x.exp()).ln_1p() }
 }
 
-fn keep_best(mut proposals: Vec<Proposal>, n: usize) -> Vec<Proposal> {
-    let order = |a: &Proposal, b: &Proposal| b.score.rank.total_cmp(&a.score.rank).then(a.token.cmp(&b.token));
-    if n < proposals.len() && n > 0 {
-        proposals.select_nth_unstable_by(n - 1, order);
+fn keep_best(mut extensions: Vec<Extension>, n: usize) -> Vec<Extension> {
+    let order = |a: &Extension, b: &Extension| b.score.rank.total_cmp(&a.score.rank).then(a.token.cmp(&b.token));
+    if n < extensions.len() && n > 0 {
+        extensions.select_nth_unstable_by(n - 1, order);
     }
-    proposals.truncate(n);
-    proposals.sort_unstable_by(order);
-    proposals
+    extensions.truncate(n);
+    extensions.sort_unstable_by(order);
+    extensions
 }
 
 /// Returns all proposed successors, best first; ties go to the lower beam.
-fn rank_successors(proposals: &[Vec<Proposal>]) -> Vec<Successor> {
-    let of_beam = |(parent, proposals): (usize, &Vec<Proposal>)| {
-        let one = move |(nth, &Proposal { token, score })| Successor { parent, nth, token, score };
-        proposals.iter().enumerate().map(one).collect::<Vec<_>>()
+fn rank_successors(extensions: &[Vec<Extension>]) -> Vec<Successor> {
+    let of_beam = |(parent, extensions): (usize, &Vec<Extension>)| {
+        let one = move |(nth, &Extension { token, score })| Successor { parent, nth, token, score };
+        extensions.iter().enumerate().map(one).collect::<Vec<_>>()
     };
-    let mut all: Vec<Successor> = proposals.iter().enumerate().flat_map(of_beam).collect();
+    let mut all: Vec<Successor> = extensions.iter().enumerate().flat_map(of_beam).collect();
     all.sort_by(|a, b| b.score.rank.total_cmp(&a.score.rank).then((a.parent, a.nth).cmp(&(b.parent, b.nth))));
     all
 }
 
 /// A successor that ends its text is kept if it is among the `width` likeliest of all; `ends` returns how it ends.
 pub(crate) fn choose_likeliest<E>(
-    proposals: &[Vec<Proposal>],
+    extensions: &[Vec<Extension>],
     width: usize,
     ends: impl FnMut(&Successor) -> Option<E>,
 ) -> BeamSelection<E> {
-    choose(proposals, width, ends, |_, _, n_live| n_live == width)
+    choose(extensions, width, ends, |_, _, n_live| n_live == width)
 }
 
 pub(crate) fn choose_drawn<E>(
-    proposals: &[Vec<Proposal>],
+    extensions: &[Vec<Extension>],
     ranks: &[f64],
     width: usize,
     ends: impl FnMut(&Successor) -> Option<E>,
 ) -> BeamSelection<E> {
-    choose(proposals, width, ends, |successor, position, _| {
+    choose(extensions, width, ends, |successor, position, _| {
         position + ranks.iter().filter(|&&rank| rank >= successor.score.rank).count() >= width
     })
 }
 
 fn choose<E>(
-    proposals: &[Vec<Proposal>],
+    extensions: &[Vec<Extension>],
     width: usize,
     mut ends: impl FnMut(&Successor) -> Option<E>,
     is_over: impl Fn(&Successor, usize, usize) -> bool,
 ) -> BeamSelection<E> {
     let mut chosen = BeamSelection { live: Vec::new(), ended: Vec::new() };
-    for (position, successor) in rank_successors(proposals).into_iter().enumerate() {
+    for (position, successor) in rank_successors(extensions).into_iter().enumerate() {
         if is_over(&successor, position, chosen.live.len()) {
             break;
         }
@@ -180,13 +181,13 @@ mod tests {
                     propose_drawn(&distribution_after(text), *score, width, &mut Mt19937::derived(*seed, 1, 2))
                 }
             };
-            let proposals: Vec<_> = live.iter().map(propose).collect();
+            let extensions: Vec<_> = live.iter().map(propose).collect();
             let text = |of: &Successor| [&live[of.parent].0[..], &[of.token]].concat();
             let ends = |of: &Successor| is_complete(&text(of)).then_some(());
             let ranks: Vec<f64> = ended.iter().map(|(_, score)| score.rank).collect();
             let chosen = match seed {
-                None => choose_likeliest(&proposals, width, ends),
-                Some(_) => choose_drawn(&proposals, &ranks, width, ends),
+                None => choose_likeliest(&extensions, width, ends),
+                Some(_) => choose_drawn(&extensions, &ranks, width, ends),
             };
             ended.extend(chosen.ended.iter().map(|(of, ())| (text(of), of.score)));
             live = chosen.live.iter().map(|of| (text(of), of.score)).collect();
@@ -218,21 +219,21 @@ mod tests {
 
     #[test]
     fn a_successor_that_ends_a_text_counts_among_the_first_and_is_not_replaced() {
-        let proposal = |token, rank| Proposal { token, score: BeamScore { logprob: rank, rank } };
-        let proposals =
-            [vec![proposal(0, -1.0), proposal(5, -2.0), proposal(6, -5.0)], vec![proposal(7, -3.0), proposal(0, -4.0)]];
-        let chosen = choose_likeliest(&proposals, 2, |of| (of.token == 0).then_some("end"));
+        let extension = |token, rank| Extension { token, score: BeamScore { logprob: rank, rank } };
+        let extensions =
+            [vec![extension(0, -1.0), extension(5, -2.0), extension(6, -5.0)], vec![extension(7, -3.0), extension(0, -4.0)]];
+        let chosen = choose_likeliest(&extensions, 2, |of| (of.token == 0).then_some("end"));
         assert_eq!(chosen.live.iter().map(|of| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 5), (1, 7)]);
         assert_eq!(chosen.ended.iter().map(|(of, _)| (of.parent, of.token)).collect::<Vec<_>>(), [(0, 0)]);
-        let chosen = choose_likeliest(&proposals, 3, |of| (of.token == 0).then_some("end"));
+        let chosen = choose_likeliest(&extensions, 3, |of| (of.token == 0).then_some("end"));
         assert_eq!((chosen.live.len(), chosen.ended.len()), (3, 1), "the other end is the fourth");
     }
 
     #[test]
     fn texts_that_ended_keep_their_ranks_among_drawn_texts() {
-        let proposal = |token, rank| Proposal { token, score: BeamScore { logprob: -9.0, rank } };
-        let proposals = [vec![proposal(1, 3.0), proposal(2, 1.0)], vec![proposal(0, 2.0), proposal(3, 0.0)]];
-        let chosen = choose_drawn(&proposals, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
+        let extension = |token, rank| Extension { token, score: BeamScore { logprob: -9.0, rank } };
+        let extensions = [vec![extension(1, 3.0), extension(2, 1.0)], vec![extension(0, 2.0), extension(3, 0.0)]];
+        let chosen = choose_drawn(&extensions, &[2.5, -1.0], 3, |of| (of.token == 0).then_some(()));
         assert_eq!(chosen.live.iter().map(|of| of.token).collect::<Vec<_>>(), [1]);
         assert_eq!(chosen.ended.iter().map(|(of, ())| of.token).collect::<Vec<_>>(), [0]);
     }
@@ -242,9 +243,9 @@ mod tests {
         let mut rng = Mt19937::new(4);
         for seed in 0..200 {
             let parent = BeamScore { logprob: -f64::from(seed) / 10.0, rank: f64::from(seed % 17) - 8.0 };
-            let proposals = propose_drawn(&distribution_after(&[1]), parent, 4, &mut rng);
-            assert!((proposals[0].score.rank - parent.rank).abs() < 1e-9, "{proposals:?} after {parent:?}");
-            assert!(proposals.iter().all(|of| of.score.rank.is_finite()));
+            let extensions = propose_drawn(&distribution_after(&[1]), parent, 4, &mut rng);
+            assert!((extensions[0].score.rank - parent.rank).abs() < 1e-9, "{extensions:?} after {parent:?}");
+            assert!(extensions.iter().all(|of| of.score.rank.is_finite()));
         }
     }
 

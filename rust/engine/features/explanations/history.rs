@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::{AdapterSchedule, EvictedRun, MAX_EVICTED_RUNS, MIN_SHARED};
+use crate::engine::ids::{BranchKey, GroupId, MemberIndex, StreamId};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::{Tokens, TokensView};
 use crate::request::Token;
@@ -33,14 +34,14 @@ const MAX_BEGINNING: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct History {
-    records: BTreeMap<u64, RequestRecord>,
+    records: BTreeMap<GroupId, RequestRecord>,
     n_tokens: usize,
     /// Oldest first.
     evicted: VecDeque<(Instant, EvictedRun)>,
 }
 
 pub(super) struct RequestRecord {
-    pub(crate) request_id: u64,
+    pub(crate) stream_id: StreamId,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) adapter_schedule: AdapterSchedule,
     pub(crate) n_prompt: u32,
@@ -50,10 +51,10 @@ pub(super) struct RequestRecord {
 }
 
 struct BranchText {
-    index: u32,
+    member: MemberIndex,
     shared: Arc<[Token]>,
     own: Range<usize>,
-    n_held: u32,
+    n_computed: u32,
 }
 
 impl RequestRecord {
@@ -66,8 +67,8 @@ impl RequestRecord {
         TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
     }
 
-    fn set_text(&mut self, index: u32, tokens: TokensView<'_>, n_held: u32) {
-        let previous = self.texts.iter().position(|text| text.index == index);
+    fn set_text(&mut self, member: MemberIndex, tokens: TokensView<'_>, n_computed: u32) {
+        let previous = self.texts.iter().position(|text| text.member == member);
         if let Some(previous) = previous {
             let Range { start, end } = self.texts.remove(previous).own;
             self.own.drain(start..end);
@@ -81,7 +82,7 @@ impl RequestRecord {
             self.own.reserve_exact(tokens.own.len().max(start / 4));
         }
         self.own.extend_from_slice(tokens.own);
-        let text = BranchText { index, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_held };
+        let text = BranchText { member, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_computed };
         self.texts.insert(previous.unwrap_or(self.texts.len()), text);
     }
 }
@@ -109,14 +110,14 @@ impl History {
             return;
         }
         let mut record = RequestRecord {
-            request_id: group.request_id,
+            stream_id: group.stream_id,
             owner: group.request.owner.clone(),
             adapter_schedule: group.adapter_schedule.clone(),
             n_prompt: group.n_prompt(),
             texts: Vec::new(),
             own: Vec::new(),
         };
-        record.set_text(0, Tokens::new(Arc::clone(&group.prompt)).view(), 0);
+        record.set_text(MemberIndex(0), Tokens::new(Arc::clone(&group.prompt)).view(), 0);
         self.n_tokens += record.n_tokens();
         if let Some(previous) = self.records.insert(group.group_id, record) {
             self.n_tokens -= previous.n_tokens();
@@ -124,10 +125,10 @@ impl History {
         self.drop_oldest();
     }
 
-    pub(crate) fn update_text(&mut self, group_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
+    pub(crate) fn update_text(&mut self, BranchKey { group_id, member }: BranchKey, tokens: &Tokens, n_computed: u32) {
         let Some(record) = self.records.get_mut(&group_id) else { return };
         self.n_tokens -= record.n_tokens();
-        record.set_text(index, tokens.view(), n_held);
+        record.set_text(member, tokens.view(), n_computed);
         self.n_tokens += record.n_tokens();
         self.drop_oldest();
     }
@@ -153,7 +154,7 @@ impl History {
         &'a self,
         group: &'group RequestGroup,
     ) -> impl Iterator<Item = &'a RequestRecord> + use<'a, 'group> {
-        let is_own = |record: &&RequestRecord| record.request_id != group.request_id && record.owner == group.request.owner;
+        let is_own = |record: &&RequestRecord| record.stream_id != group.stream_id && record.owner == group.request.owner;
         self.records.values().rev().filter(is_own)
     }
 
@@ -170,13 +171,13 @@ impl History {
                 let near = |n_common| NearestText { record, tokens, n_common };
                 let n_known = found.with_other_adapters.map_or(0, |other| other.n_common).max(n_same_adapters);
                 let with_other_adapters = n_known.checked_add(1).and_then(|n_least| compared.count_common(tokens, n_least));
-                if let Some(n_common) = with_other_adapters.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
+                if let Some(n_common) = with_other_adapters.map(|n| n.min(text.n_computed)).filter(|&n| n > n_known) {
                     found.with_other_adapters = Some(near(n_common));
                 }
                 let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
                 let n_least = n_nearest.min(found.n_computed + 1);
                 let Some(n_common) = compared.count_common(tokens, n_least).map(|n| n.min(n_same_adapters)) else { continue };
-                found.n_computed = found.n_computed.max(n_common.min(text.n_held));
+                found.n_computed = found.n_computed.max(n_common.min(text.n_computed));
                 let rank = |near: NearestText<'_>| (near.n_common, near.is_at_end());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
                     found.nearest = Some(near(n_common));
@@ -209,7 +210,7 @@ impl History {
             let is_own = |record: &&RequestRecord| {
                 record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
             };
-            overlaps && self.records.get(&run.group_id).filter(is_own).is_some_and(had_computed)
+            overlaps && self.records.get(&GroupId(run.group_id)).filter(is_own).is_some_and(had_computed)
         })
     }
 
@@ -248,7 +249,6 @@ impl History {
         near.filter(has_common_run).max_by_key(|near| near.n_common)
     }
 
-    /// Returns the number of evicted runs.
     #[cfg(test)]
     pub(crate) fn n_evicted(&self) -> usize {
         self.evicted.len()

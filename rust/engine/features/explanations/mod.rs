@@ -5,6 +5,7 @@ pub(crate) mod shared;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
 use crate::engine::cache_manager::CacheManager;
@@ -12,11 +13,14 @@ use crate::engine::features::explanations::history::{NearestText, PromptHistory}
 use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, SharedExplanation, excerpt, text_of};
 use crate::engine::features::hooks;
 use crate::engine::features::state::{SequenceFeatures, StreamFeatures};
+use crate::engine::ids::GroupId;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::{Sequence, TokensView};
-use crate::request::{BEGINNING, Cause, ComputedRun, EarlierRequest, Explanation, Finished, PlacedMedia, Token, is_of_medium};
+use crate::request::{
+    BEGINNING, Cause, ComputedRun, EarlierRequest, EvictionCause, Explanation, Finished, PlacedMedia, Token, is_of_medium,
+};
 use crate::sampling::TokenStrings;
 
 /// Maximum tokens compared by bytes to detect equal text in other tokens.
@@ -29,7 +33,7 @@ pub(crate) fn before_start<R: Runner>(
     matched: &PrefixMatch,
 ) {
     let group = scheduler.group(sequence.group_id);
-    if !group.has_started && group.request.explains_cache && group.group_id == group.request_id {
+    if !group.has_started && group.request.explains_cache && group.group_id == group.stream_id.first_group() {
         let explanation = explain(scheduler, cache, group.group_id, matched);
         let shared = SharedExplanation::new(explanation, Arc::clone(&group.prompt), cache.runner().token_strings());
         sequence.features.explanations = Some(Arc::new(shared));
@@ -51,7 +55,7 @@ pub(crate) fn explanation_of(features: &StreamFeatures) -> Option<Explanation> {
     features.explanations.as_ref().map(|explanation| explanation.with_excerpts())
 }
 
-fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: u64, matched: &PrefixMatch) -> Explanation {
+fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: GroupId, matched: &PrefixMatch) -> Explanation {
     let group = scheduler.group(group_id);
     let (n_prompt, n_found) = (group.n_prompt(), matched.n_tokens());
     let awaited = group.awaited_range(n_found);
@@ -71,7 +75,14 @@ fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: 
         ExplanationBuilder { scheduler, cache, group, n_found, history: scheduler.features().explanations.lookup(group) }
             .explain_runs()
     };
-    Explanation { request_id: group.request_id, n_prompt, n_found, n_awaited, computed }
+    Explanation { request_id: group.stream_id.0, n_prompt, n_found, n_awaited, computed }
+}
+
+/// Cause for which a prompt differs from earlier texts, from `at` on, and the text that it is compared with.
+struct Difference<'a> {
+    cause: Cause,
+    nearest: Option<NearestText<'a>>,
+    at: u32,
 }
 
 struct ExplanationBuilder<'a, R> {
@@ -90,8 +101,9 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let mut runs = Vec::new();
         let mut start = self.n_found;
         if n_known > start && n_known >= MIN_SHARED {
-            let (cause, earlier) = self.explain_unusable(n_known, n_there);
-            runs.push(ComputedRun { earlier, ..ComputedRun::new(start..n_known.min(n_prompt), cause) });
+            let (cause, eviction) = self.explain_unusable(n_known, n_there);
+            let earlier = self.describe_earlier(self.history.nearest, start);
+            runs.push(ComputedRun { eviction, earlier, ..ComputedRun::new(start..n_known.min(n_prompt), cause) });
             start = n_known;
         }
         let n_same = self.history.nearest.map_or(0, |nearest| nearest.n_common);
@@ -105,7 +117,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
             start = n_same;
         }
         if start < n_prompt {
-            let (cause, nearest, at) = self.explain_difference(n_same.max(n_known));
+            let Difference { cause, nearest, at } = self.explain_difference(n_same.max(n_known));
             let earlier = self.describe_earlier(nearest, at);
             runs.push(ComputedRun { at: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
         }
@@ -113,28 +125,27 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
     }
 
     /// Returns why `[n_found, n_known)`, which was computed for other requests, cannot be used.
-    fn explain_unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<EarlierRequest>) {
+    fn explain_unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<(EvictionCause, Duration)>) {
         let (group, n_found) = (self.group, self.n_found);
         let kind = self.cache.kind();
-        let nearest = self.describe_earlier(self.history.nearest, n_found);
         let splits_image = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
         if group.media.iter().any(splits_image) {
-            return (Cause::Media, nearest);
+            return (Cause::Media, None);
         }
         if n_found >= group.shared_until.min(n_known) {
-            return (Cause::Grouped, nearest);
+            return (Cause::Grouped, None);
         }
         if kind.forks == ForkRule::InWindow && n_there > n_found {
-            return (Cause::Window, nearest);
+            return (Cause::Window, None);
         }
         if let Some((at, run)) = self.scheduler.features().explanations.find_eviction(group, n_found, n_known, kind.is_a_state())
         {
-            return (Cause::Evicted(Some((run.cause, at.elapsed()))), nearest);
+            return (Cause::Evicted, Some((run.cause, at.elapsed())));
         }
         if self.is_being_computed(n_known) {
-            return (Cause::Computing, nearest);
+            return (Cause::Computing, None);
         }
-        (if kind.is_a_state() { Cause::NoCheckpoint } else { Cause::Evicted(None) }, nearest)
+        (if kind.is_a_state() { Cause::NoCheckpoint } else { Cause::Evicted }, None)
     }
 
     fn is_being_computed(&self, n_same: u32) -> bool {
@@ -142,12 +153,13 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         self.scheduler.running().iter().any(|running| {
             let is_same_owner = self.scheduler.group(running.sequence.group_id).request.owner == group.request.owner;
             let will_compute_it =
-                running.n_held < n_same && running.sequence.adapter_schedule.n_common(&group.adapter_schedule) >= n_same;
+                running.n_computed < n_same && running.sequence.adapter_schedule.n_common(&group.adapter_schedule) >= n_same;
             is_same_owner && will_compute_it && running.sequence.tokens.common_prefix(&group.prompt) >= n_same
         })
     }
 
-    fn explain_difference(&self, at: u32) -> (Cause, Option<NearestText<'_>>, u32) {
+    fn explain_difference(&self, at: u32) -> Difference<'_> {
+        let difference = |cause, nearest, at| Difference { cause, nearest, at };
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();
         let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
@@ -158,36 +170,36 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
             .with_other_adapters
             .filter(|other| other.n_common >= at + MIN_SHARED || (adapters_change_here && other.n_common > at))
         {
-            return (Cause::OtherAdapters, Some(other), at);
+            return difference(Cause::OtherAdapters, Some(other), at);
         }
         if let Some(near) =
             token_strings.opening().filter(|_| at < 2).and_then(|opening| history.find_without_opening(group, opening))
         {
-            return (Cause::Opening, Some(near), near.n_common);
+            return difference(Cause::Opening, Some(near), near.n_common);
         }
         if at > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| at < end) {
-            return (Cause::SystemChanged, nearest, at);
+            return difference(Cause::SystemChanged, nearest, at);
         }
         if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.is_at_end()) {
-            return (Cause::New, nearest, at);
+            return difference(Cause::New, nearest, at);
         }
         if at < BEGINNING
             && let Some(same) = history.find_nearest_repeat(group, at)
         {
-            return (Cause::Beginning, Some(same), same.n_common);
+            return difference(Cause::Beginning, Some(same), same.n_common);
         }
         if at < MIN_SHARED {
             // The token that begins every text does not count as a common beginning.
             let is_nothing = at == 0 || (at == 1 && group.prompt.first().copied() == token_strings.opening());
-            return (if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
+            return difference(if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
         }
-        let Some(nearest) = nearest else { return (Cause::Differs, None, at) };
+        let Some(nearest) = nearest else { return difference(Cause::Differs, None, at) };
         let own = group.prompt.get(at as usize).copied();
         if own.is_some_and(is_of_medium) || is_of_medium(nearest.tokens.at(at)) {
-            return (Cause::Media, Some(nearest), at);
+            return difference(Cause::Media, Some(nearest), at);
         }
         let is_retokenized = is_retokenized(&group.prompt[at as usize..], nearest.tokens, at, &token_strings);
-        (if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
+        difference(if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
     }
 
     fn describe_earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
@@ -195,7 +207,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
         let text = text_of(&tokens.slices(range).concat(), &self.cache.runner().token_strings());
-        Some(EarlierRequest { request_id: record.request_id, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
+        Some(EarlierRequest { request_id: record.stream_id.0, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkSource, ForkSpec, REPLAY_COST};
 use crate::engine::features::state::SpecFeatures;
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId};
 use crate::engine::output::fork::ForkTextBoundary;
 use crate::engine::runner::Runner;
-use crate::engine::scheduler::request_group::{BranchSpec, without_media};
+use crate::engine::scheduler::request_group::{BranchRequest, BranchSpec, without_media};
 use crate::engine::scheduler::sequence::{Sequence, append_text, incomplete_tail};
 use crate::error::{Error, Result};
-use crate::request::{Request, Token};
+use crate::request::{Request, Token, reject};
 use crate::sampling::Sampler;
 
 /// Minimum replay cost of one set of parameters, in tokens; longer prompts cost more. A step builds at most 256 of them.
@@ -24,8 +25,8 @@ pub(crate) const MAX_EMPTY_TOKENS: u32 = 1 << 10;
 
 pub(crate) struct ForkCut {
     pub(crate) source: ForkSource,
-    /// Group and index of the branch, if it is in the middle of its generation and is forked at its end.
-    pub(crate) running_branch: Option<(u64, u32)>,
+    /// The branch, if it is in the middle of its generation and is forked at its end.
+    pub(crate) running_branch: Option<BranchKey>,
     pub(crate) n_sampled: u32,
     pub(crate) n_tokens: u32,
 }
@@ -38,7 +39,7 @@ impl ForkCut {
 
 pub(crate) enum QueuedFork {
     Fork(ForkBuild),
-    CancelBranch(u32),
+    CancelBranch(BranchIndex),
 }
 
 pub(crate) struct ForkBuild {
@@ -52,7 +53,7 @@ pub(crate) enum BuildStage {
 }
 
 impl ForkBuild {
-    pub(crate) fn group_id(&self) -> u64 {
+    pub(crate) fn group_id(&self) -> GroupId {
         match &self.stage {
             BuildStage::Searching(search) => search.spec.group_id,
             BuildStage::Replaying(replay) => replay.group_id,
@@ -74,7 +75,7 @@ impl CutSearch {
         if source.shifted_at.is_some() {
             let message =
                 "the context of the branch was shifted, so that byte positions are unknown; give at as a token position";
-            return Err(invalid_request("at", message));
+            return reject("at", message);
         }
         let bytes = source.fork_state.as_deref().map_or_else(Vec::new, ForkState::pending);
         Ok(Self { spec, source, at, bytes, n_tokens: 0, last_valid: 0 })
@@ -95,7 +96,7 @@ impl CutSearch {
                     let message = format!(
                         "at is byte {at}, where no token and character ends; the nearest positions are {last_valid} and {n_bytes}"
                     );
-                    return Err(invalid_request("at", message));
+                    return reject("at", message);
                 }
                 *last_valid = n_bytes;
             }
@@ -109,16 +110,13 @@ impl CutSearch {
             *n_tokens += 1;
         }
         let n_bytes = bytes.len();
-        Err(invalid_request(
-            "at",
-            format!("at is byte {at}, but the text has {n_bytes} bytes; the nearest position is {last_valid}"),
-        ))
+        reject("at", format!("at is byte {at}, but the text has {n_bytes} bytes; the nearest position is {last_valid}"))
     }
 }
 
 pub(crate) struct ForkReplay {
     pub(crate) cut: ForkCut,
-    pub(crate) group_id: u64,
+    pub(crate) group_id: GroupId,
     pub(crate) has_own_stream: bool,
     pub(crate) append: Vec<Token>,
     pub(crate) fork_state: ForkState,
@@ -140,7 +138,7 @@ impl ForkReplay {
         runner: &impl Runner,
         cut: ForkCut,
         running: Option<&Sequence>,
-        (group_id, has_own_stream): (u64, bool),
+        (group_id, has_own_stream): (GroupId, bool),
         branches: ForkBranches,
         append: Vec<Token>,
         prompt: &Arc<[Token]>,
@@ -242,7 +240,7 @@ impl ReplayedBranches {
     }
 
     /// The first fork gets index `first` in its stream, and `seed` unless the forks have separate seeds.
-    pub(crate) fn into_specs(self, source: &ForkSource, mut first: u32, mut seed: u32) -> Vec<BranchSpec> {
+    pub(crate) fn into_specs(self, source: &ForkSource, mut first: BranchIndex, mut seed: u32) -> Vec<BranchSpec> {
         match self {
             Self::Continue { n, sampler } => {
                 let request = Arc::new(fork_request(&source.branch_spec.request, n, seed));
@@ -255,8 +253,8 @@ impl ReplayedBranches {
                     if !with_own_seeds {
                         request.seed = seed;
                     }
-                    let branch_spec = BranchSpec::new(first, request, sampler);
-                    (first, seed) = (first + n, seed.wrapping_add(n));
+                    let branch_spec = BranchSpec::new(BranchRequest { first, request, sampler });
+                    (first.0, seed) = (first.0 + n, seed.wrapping_add(n));
                     branch_spec
                 };
                 requests.into_iter().map(branch_spec).collect()
@@ -299,7 +297,7 @@ fn new_initial_state(source: &ForkSource, runner: &impl Runner) -> Result<ForkSt
     let has_constraint = request.constraint.is_some() || request.reasoning.is_some();
     if has_constraint && source.shifted_at.is_some() {
         let message = "the context of the branch was shifted, so that its grammar cannot be continued; give the forks a request of their own";
-        return Err(invalid_request("at", message));
+        return reject("at", message);
     }
     let start = || ForkState::new(request, Arc::clone(stops), &runner.token_strings());
     Ok(match source.fork_state.as_deref().filter(|_| source.shifted_at.is_none()) {

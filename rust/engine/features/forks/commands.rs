@@ -9,6 +9,7 @@ use crate::engine::features::forks::builder::{
 };
 use crate::engine::features::forks::request::{ForkBranches, ForkRequest, ForkSource, ForkSpec};
 use crate::engine::features::hooks;
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, StreamId};
 use crate::engine::output::completions::ForkResult;
 use crate::engine::output::fork::ForkPoint;
 use crate::engine::output::stream::Sender;
@@ -18,27 +19,27 @@ use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, RequestGroup};
 use crate::engine::scheduler::sequence::Sequence;
 use crate::error::{Error, Result};
-use crate::request::{MAX_COMPLETIONS, Task};
+use crate::request::{MAX_COMPLETIONS, Task, reject};
 
 pub(crate) fn fork(scheduler: &mut Scheduler, runner: &impl Runner, request: ForkRequest) {
     let ForkRequest { spec, answer } = request;
-    let request_id = spec.request_id;
-    let stage = find_source(scheduler, request_id, spec.branch).and_then(|source| match spec.at {
+    let stream_id = spec.stream_id;
+    let stage = find_source(scheduler, stream_id, spec.branch).and_then(|source| match spec.at {
         ForkPoint::Byte(at) => CutSearch::new(spec, source, at).map(|search| BuildStage::Searching(Box::new(search))),
         ForkPoint::End | ForkPoint::Token(_) => start_build(scheduler, runner, spec, source),
     });
     match stage {
-        Ok(stage) => scheduler.features_mut().forks.enqueue(request_id, QueuedFork::Fork(ForkBuild { answer, stage })),
+        Ok(stage) => scheduler.features_mut().forks.enqueue(stream_id, QueuedFork::Fork(ForkBuild { answer, stage })),
         Err(error) => answer.send(Err(error)),
     }
 }
 
 pub(crate) fn advance_forks(scheduler: &mut Scheduler, runner: &impl Runner) {
-    while let Some((request_id, next)) = scheduler.features_mut().forks.next_command() {
+    while let Some((stream_id, next)) = scheduler.features_mut().forks.next_command() {
         scheduler.mark_changed();
         match next {
-            QueuedFork::CancelBranch(index) => scheduler.cancel_branch(request_id, index),
-            QueuedFork::Fork(build) => advance_build(scheduler, runner, request_id, build),
+            QueuedFork::CancelBranch(branch) => scheduler.cancel_branch(stream_id, branch),
+            QueuedFork::Fork(build) => advance_build(scheduler, runner, stream_id, build),
         }
     }
 }
@@ -50,7 +51,7 @@ pub(crate) fn before_start(scheduler: &Scheduler, sequence: &mut Sequence) {
 }
 
 pub(crate) fn pass_logits(forks: &mut ForkRegistry, queue: &mut Queue, sequence: &Sequence, logits: impl FnOnce() -> Arc<[f32]>) {
-    let due = forks.take_due(sequence.group_id, sequence.index, sequence.n_tokens());
+    let due = forks.take_due(sequence.branch_key(), sequence.n_tokens());
     if !due.is_empty() {
         let logits = logits();
         for group_id in due {
@@ -60,16 +61,16 @@ pub(crate) fn pass_logits(forks: &mut ForkRegistry, queue: &mut Queue, sequence:
 }
 
 /// Queues a cancellation behind earlier forks of the stream. Returns `false` if no fork is queued.
-pub(crate) fn defer_cancel(scheduler: &mut Scheduler, request_id: u64, index: u32) -> bool {
+pub(crate) fn defer_cancel(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
     let forks = &mut scheduler.features_mut().forks;
-    let has_queue = forks.has_queue(request_id);
+    let has_queue = forks.has_queue(stream_id);
     if has_queue {
-        forks.enqueue(request_id, QueuedFork::CancelBranch(index));
+        forks.enqueue(stream_id, QueuedFork::CancelBranch(branch));
     }
     has_queue
 }
 
-fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u64, build: ForkBuild) {
+fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, stream_id: StreamId, build: ForkBuild) {
     let ForkBuild { answer, stage } = build;
     let progress = match stage {
         BuildStage::Searching(search) => continue_search(scheduler, runner, search).map(ControlFlow::Continue),
@@ -79,7 +80,7 @@ fn advance_build(scheduler: &mut Scheduler, runner: &impl Runner, request_id: u6
         }
     };
     match progress {
-        Ok(ControlFlow::Continue(stage)) => scheduler.features_mut().forks.push_front(request_id, ForkBuild { answer, stage }),
+        Ok(ControlFlow::Continue(stage)) => scheduler.features_mut().forks.push_front(stream_id, ForkBuild { answer, stage }),
         Ok(ControlFlow::Break(result)) => answer.send(Ok(result)),
         Err(error) => answer.send(Err(error)),
     }
@@ -98,13 +99,13 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, source, .. } = *search;
     // The branch may have advanced, ended, or lost its reader in the meantime.
-    let source = find_source(scheduler, spec.request_id, spec.branch).unwrap_or(source);
+    let source = find_source(scheduler, spec.stream_id, spec.branch).unwrap_or(source);
     start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
 }
 
 fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, source: ForkSource) -> Result<BuildStage> {
-    let ForkSpec { request_id, branch, at, append, branches, group_id, own_stream, permit } = spec;
-    let cut = find_cut(scheduler, runner, (request_id, branch), at, source)?;
+    let ForkSpec { stream_id, branch, at, append, branches, group_id, own_stream, permit } = spec;
+    let cut = find_cut(scheduler, runner, (stream_id, branch), at, source)?;
     check_options(&cut.source, &branches)?;
     let (n_prompt, n_ctx) = (cut.n_tokens as usize + append.len(), scheduler.limits().n_ctx_slot as usize);
     if n_prompt >= n_ctx {
@@ -121,8 +122,9 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
     let ForkReplay { cut, append, .. } = &replay;
     let source = &cut.source;
     let sender = own_stream.unwrap_or_else(|| Arc::clone(&source.sender));
-    let stream_id = if has_own_stream { group_id } else { request_id };
-    let mut group = RequestGroup::unbuilt(group_id, stream_id, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
+    let joined_stream = if has_own_stream { StreamId(group_id.0) } else { stream_id };
+    let mut group =
+        RequestGroup::unbuilt(group_id, joined_stream, Arc::clone(&source.branch_spec.request), prompt, sender, permit);
     group.features = source.features.clone();
     if source.shifted_at.is_none() && cut.n_tokens > source.n_prompt {
         hooks::on_generated_prompt(&mut group.features, source.n_prompt..cut.n_tokens);
@@ -134,7 +136,7 @@ fn start_build(scheduler: &mut Scheduler, runner: &impl Runner, spec: ForkSpec, 
     scheduler.enqueue(group);
     scheduler.mark_changed();
     if cut.is_end() && shares_all {
-        follow_branch(scheduler, group_id, request_id, branch, append.is_empty());
+        follow_branch(scheduler, group_id, stream_id, branch, append.is_empty());
     }
     Ok(BuildStage::Replaying(Box::new(replay)))
 }
@@ -154,8 +156,11 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
     // Nothing may fail after the indices are assigned.
     let (branches, seed_offset) = assign_indices(&cut.source.sender, n, has_own_stream)?;
     let BranchSpec { request, first, .. } = &*cut.source.branch_spec;
-    let specs =
-        fork_branches.into_specs(&cut.source, branches.start, request.seed.wrapping_sub(*first).wrapping_add(seed_offset));
+    let specs = fork_branches.into_specs(
+        &cut.source,
+        BranchIndex(branches.start),
+        request.seed.wrapping_sub(first.0).wrapping_add(seed_offset),
+    );
     let seed = specs[0].request.seed;
     scheduler.features_mut().forks.set_initial_state(group_id, fork_state);
     scheduler.build_forks(group_id, specs);
@@ -165,7 +170,7 @@ fn continue_replay(scheduler: &mut Scheduler, runner: &impl Runner, mut replay: 
 fn find_cut(
     scheduler: &Scheduler,
     runner: &impl Runner,
-    (request_id, branch): (u64, u32),
+    (stream_id, branch): (StreamId, BranchIndex),
     at: ForkPoint,
     source: ForkSource,
 ) -> Result<ForkCut> {
@@ -174,11 +179,11 @@ fn find_cut(
         let n_left = source.tokens.len().saturating_sub(source.shifted_at.unwrap_or(0) + 1);
         let message =
             format!("the context of the branch was shifted, so that it can be forked only within its last {n_left} tokens");
-        return Err(invalid_request("at", message));
+        return reject("at", message);
     };
     let mut cut = ForkCut { source, running_branch: None, n_sampled, n_tokens };
     if cut.is_end() {
-        let found = scheduler.queue().find_branch(request_id, branch);
+        let found = scheduler.queue().find_branch(stream_id, branch);
         cut.running_branch = found.filter(|&found| sequence_of(scheduler, found).is_some());
     }
     Ok(cut)
@@ -188,11 +193,11 @@ fn check_options(source: &ForkSource, branches: &ForkBranches) -> Result<()> {
     let ForkBranches::Restart { requests, .. } = branches else { return Ok(()) };
     if requests.iter().any(|(request, _)| request.diversity.beams().is_some()) {
         let message = "a fork cannot be a beam search; start one with the text of the branch as its prompt";
-        return Err(invalid_request("beam_width", message));
+        return reject("beam_width", message);
     }
     if !source.media.is_empty() && requests.iter().any(|(request, _)| request.context_shift.is_some()) {
         let message = "a context with images or audio cannot be shifted; omit context_shift";
-        return Err(invalid_request("context_shift", message));
+        return reject("context_shift", message);
     }
     Ok(())
 }
@@ -214,20 +219,20 @@ fn assign_indices(sender: &Sender, n: u32, has_own_stream: bool) -> Result<(Rang
     Ok((branches.clone(), branches.start))
 }
 
-fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, branch: u32, is_next: bool) {
-    let Some((of, index)) = scheduler.queue().find_branch(request_id, branch) else { return };
-    let group = scheduler.group(of);
-    match group.branches[index as usize] {
+fn follow_branch(scheduler: &mut Scheduler, group_id: GroupId, stream_id: StreamId, branch: BranchIndex, is_next: bool) {
+    let Some(of) = scheduler.queue().find_branch(stream_id, branch) else { return };
+    let group = scheduler.group(of.group_id);
+    match group.state_of(of.member) {
         BranchState::Waiting if is_next => {
             if let Some(logits) = group.prompt_logits.clone() {
                 scheduler.set_prompt_logits(group_id, &logits);
             }
         }
-        BranchState::Running if !scheduler.is_paused(request_id) => {
-            let Some(sequence) = sequence_of(scheduler, (of, index)) else { return };
+        BranchState::Running if !scheduler.is_paused(stream_id) => {
+            let Some(sequence) = sequence_of(scheduler, of) else { return };
             let (owner, n_tokens) = (sequence.scheduling_key(), sequence.n_tokens());
             if is_next {
-                scheduler.features_mut().forks.wait_for_logits(group_id, (of, index), n_tokens);
+                scheduler.features_mut().forks.wait_for_logits(group_id, of, n_tokens);
             }
             scheduler.block_on_prefix(group_id, AwaitedPrefix { provider: owner, n_tokens, n_cached: n_tokens });
         }
@@ -235,32 +240,33 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: u64, request_id: u64, bran
     }
 }
 
-fn find_source(scheduler: &Scheduler, request_id: u64, branch: u32) -> Result<ForkSource> {
-    if let Some(source) = scheduler.features().forks.ended(request_id, branch) {
+fn find_source(scheduler: &Scheduler, stream_id: StreamId, branch: BranchIndex) -> Result<ForkSource> {
+    if let Some(source) = scheduler.features().forks.ended(stream_id, branch) {
         return Ok(source.clone());
     }
-    let message = format!("branch is {branch}, but the stream has no such branch, or its text was dropped after it ended");
+    let message = format!("branch is {}, but the stream has no such branch, or its text was dropped after it ended", branch.0);
     let unknown = || invalid_request("branch", message.as_str());
-    let (group_id, index) = scheduler.queue().find_branch(request_id, branch).ok_or_else(unknown)?;
+    let key = scheduler.queue().find_branch(stream_id, branch).ok_or_else(unknown)?;
+    let BranchKey { group_id, member } = key;
     let group = scheduler.group(group_id);
-    if group.request.task != Task::Complete || group.branches[index as usize] == BranchState::Finished {
+    if group.request.task != Task::Complete || group.state_of(member) == BranchState::Finished {
         return Err(unknown());
     }
     if group.request.diversity.beams().is_some() {
         let message = "the branch belongs to a beam search, which cannot be forked; fork a branch of another request";
-        return Err(invalid_request("branch", message));
+        return reject("branch", message);
     }
-    let mut source = ForkSource::new(group, index, scheduler.features().forks.state_of(group_id).cloned());
-    if let Some(sequence) = sequence_of(scheduler, (group_id, index)) {
+    let mut source = ForkSource::new(group, member, scheduler.features().forks.state_of(group_id).cloned());
+    if let Some(sequence) = sequence_of(scheduler, key) {
         source = source.advanced_to(sequence);
     }
     Ok(source)
 }
 
-fn sequence_of(scheduler: &Scheduler, (group_id, index): (u64, u32)) -> Option<&Sequence> {
+fn sequence_of(scheduler: &Scheduler, branch: BranchKey) -> Option<&Sequence> {
     let running = scheduler.running().iter().map(|running| &running.sequence);
     let preempted = scheduler.queue().preempted().iter().map(|preempted| &preempted.sequence);
-    running.chain(preempted).find(|sequence| sequence.group_id == group_id && sequence.index == index)
+    running.chain(preempted).find(|sequence| sequence.branch_key() == branch)
 }
 
 fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result<u32> {
@@ -271,7 +277,7 @@ fn n_sampled(source: &ForkSource, at: ForkPoint, runner: &impl Runner) -> Result
             Ok(n_all - u32::from(ends))
         }
         ForkPoint::Token(n) if n <= n_all => Ok(n),
-        ForkPoint::Token(n) => Err(invalid_request("at", format!("at is token {n}, but the branch has {n_all} sampled tokens"))),
+        ForkPoint::Token(n) => reject("at", format!("at is token {n}, but the branch has {n_all} sampled tokens")),
         ForkPoint::Byte(_) => unreachable!("a byte position is converted to a token position first"),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use crate::engine::Inner;
 use crate::engine::features::forks::request::{ForkAnswer, ForkBranches, ForkRequest, ForkSpec};
 use crate::engine::features::state::FeatureCommand;
+use crate::engine::ids::{BranchIndex, GroupId, StreamId};
 use crate::engine::output::completions::{Completions, PendingFork};
 use crate::engine::output::fork::{Fork, ForkDestination, ForkKind};
 use crate::engine::output::wake_handle::WakeHandle;
@@ -15,15 +16,15 @@ use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Prompt, Request, Task, reject, validate_tokens};
 use crate::sampling::Sampler;
 
-pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, request_id: u64, completions: &mut Completions) {
+pub(in crate::engine) fn on_open_stream(inner: &Arc<Inner>, stream_id: StreamId, completions: &mut Completions) {
     // A weak reference: an open stream does not keep the engine running.
     let engine = Arc::downgrade(inner);
-    completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, request_id, fork_spec, wake_handle)));
+    completions.set_fork(Box::new(move |fork_spec, wake_handle| request_fork(&engine, stream_id, fork_spec, wake_handle)));
 }
 
 fn request_fork(
     engine: &Weak<Inner>,
-    request_id: u64,
+    stream_id: StreamId,
     fork: Fork,
     wake_handle: Option<Arc<dyn WakeHandle>>,
 ) -> Result<PendingFork> {
@@ -32,16 +33,17 @@ fn request_fork(
     validate_tokens("append", &append, inner.model.n_vocab)?;
     let (branches, n) = inner.validate_forks(kind)?;
     let permit = inner.queue_permit()?;
-    let group_id = inner.n_submitted.fetch_add(1, Ordering::Relaxed);
+    let group_id = GroupId(inner.n_submitted.fetch_add(1, Ordering::Relaxed));
     let (sender, stream) = match destination {
         ForkDestination::SameStream => (None, None),
         ForkDestination::OwnStream(wake_handle) => {
-            let (sender, completions) = inner.open_stream(group_id, n, wake_handle);
+            let (sender, completions) = inner.open_stream(StreamId(group_id.0), n, wake_handle);
             (Some(Arc::new(sender)), Some(completions))
         }
     };
     let (answer, receiver) = mpsc::sync_channel(1);
-    let spec = ForkSpec { request_id, branch, at, append, branches, group_id, own_stream: sender, permit };
+    let branch = BranchIndex(branch);
+    let spec = ForkSpec { stream_id, branch, at, append, branches, group_id, own_stream: sender, permit };
     let request = ForkRequest { spec, answer: ForkAnswer::new(answer, wake_handle) };
     inner.commands.send(Command::Feature(FeatureCommand::Forks(Box::new(request)))).map_err(|_| Error::Stopped)?;
     Ok(PendingFork::new(receiver, stream))

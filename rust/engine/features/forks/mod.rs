@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::engine::features::forks::builder::{ForkBuild, QueuedFork, stream_ended_error};
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::forks::request::{ForkSource, MAX_COPIED_TOKENS, REPLAY_COST};
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
 use crate::engine::output::fork::MAX_ENDED_BYTES;
 use crate::engine::output::stream::Sender;
 use crate::engine::scheduler::request_group::RequestGroup;
@@ -21,26 +22,26 @@ use crate::request::{FinishReason, Task};
 
 /// A fork at the end of a running branch. It samples its first token from the logits after `n_tokens` tokens of that branch.
 struct DueFork {
-    group_id: u64,
-    of: (u64, u32),
+    group_id: GroupId,
+    of: BranchKey,
     n_tokens: u32,
 }
 
 struct EndedBranches {
     sender: Arc<Sender>,
-    branches: BTreeMap<u32, ForkSource>,
+    branches: BTreeMap<BranchIndex, ForkSource>,
     n_bytes: usize,
 }
 
 #[derive(Default)]
 pub(crate) struct ForkRegistry {
-    states: BTreeMap<u64, Rc<ForkState>>,
+    states: BTreeMap<GroupId, Rc<ForkState>>,
     due: Vec<DueFork>,
-    ended: BTreeMap<u64, EndedBranches>,
+    ended: BTreeMap<StreamId, EndedBranches>,
     n_bytes: usize,
-    queues: BTreeMap<u64, VecDeque<QueuedFork>>,
-    /// Stream id from which on queues are served next.
-    next_request_id: u64,
+    queues: BTreeMap<StreamId, VecDeque<QueuedFork>>,
+    /// Stream from which on queues are served next.
+    next_stream_id: StreamId,
     n_copied: usize,
     n_replayed: usize,
 }
@@ -62,62 +63,62 @@ impl ForkRegistry {
         !self.queues.is_empty()
     }
 
-    pub(crate) fn has_queue(&self, request_id: u64) -> bool {
-        self.queues.contains_key(&request_id)
+    pub(crate) fn has_queue(&self, stream_id: StreamId) -> bool {
+        self.queues.contains_key(&stream_id)
     }
 
-    pub(crate) fn enqueue(&mut self, request_id: u64, command: QueuedFork) {
-        self.queues.entry(request_id).or_default().push_back(command);
+    pub(crate) fn enqueue(&mut self, stream_id: StreamId, command: QueuedFork) {
+        self.queues.entry(stream_id).or_default().push_back(command);
     }
 
-    pub(crate) fn next_command(&mut self) -> Option<(u64, QueuedFork)> {
+    pub(crate) fn next_command(&mut self) -> Option<(StreamId, QueuedFork)> {
         if self.n_replayable() == 0 {
             return None;
         }
-        let next = self.queues.range(self.next_request_id..).next().or_else(|| self.queues.first_key_value());
-        let request_id = *next?.0;
-        self.next_request_id = request_id + 1;
-        let queue = self.queues.get_mut(&request_id)?;
+        let next = self.queues.range(self.next_stream_id..).next().or_else(|| self.queues.first_key_value());
+        let stream_id = *next?.0;
+        self.next_stream_id = StreamId(stream_id.0 + 1);
+        let queue = self.queues.get_mut(&stream_id)?;
         let first = queue.pop_front()?;
         if queue.is_empty() {
-            self.queues.remove(&request_id);
+            self.queues.remove(&stream_id);
         }
-        Some((request_id, first))
+        Some((stream_id, first))
     }
 
-    pub(crate) fn push_front(&mut self, request_id: u64, build: ForkBuild) {
-        self.queues.entry(request_id).or_default().push_front(QueuedFork::Fork(build));
+    pub(crate) fn push_front(&mut self, stream_id: StreamId, build: ForkBuild) {
+        self.queues.entry(stream_id).or_default().push_front(QueuedFork::Fork(build));
     }
 
-    pub(crate) fn set_initial_state(&mut self, group_id: u64, fork_state: ForkState) {
+    pub(crate) fn set_initial_state(&mut self, group_id: GroupId, fork_state: ForkState) {
         self.states.insert(group_id, Rc::new(fork_state));
     }
 
-    pub(crate) fn state_of(&self, group_id: u64) -> Option<&Rc<ForkState>> {
+    pub(crate) fn state_of(&self, group_id: GroupId) -> Option<&Rc<ForkState>> {
         self.states.get(&group_id)
     }
 
-    pub(crate) fn wait_for_logits(&mut self, group_id: u64, of: (u64, u32), n_tokens: u32) {
+    pub(crate) fn wait_for_logits(&mut self, group_id: GroupId, of: BranchKey, n_tokens: u32) {
         self.due.push(DueFork { group_id, of, n_tokens });
     }
 
-    pub(crate) fn take_due(&mut self, group_id: u64, index: u32, n_tokens: u32) -> Vec<u64> {
-        let matches = |due: &mut DueFork| due.of == (group_id, index) && due.n_tokens == n_tokens;
+    pub(crate) fn take_due(&mut self, of: BranchKey, n_tokens: u32) -> Vec<GroupId> {
+        let matches = |due: &mut DueFork| due.of == of && due.n_tokens == n_tokens;
         self.due.extract_if(.., matches).map(|due| due.group_id).collect()
     }
 
     /// Cancels the waits for the logits of a branch whose context was shifted. Its later text may reach the same length.
-    pub(crate) fn drop_due(&mut self, group_id: u64, index: u32) {
-        self.due.retain(|due| due.of != (group_id, index));
+    pub(crate) fn drop_due(&mut self, of: BranchKey) {
+        self.due.retain(|due| due.of != of);
     }
 
-    pub(crate) fn remove_group(&mut self, group_id: u64) {
+    pub(crate) fn remove_group(&mut self, group_id: GroupId) {
         self.states.remove(&group_id);
-        self.due.retain(|due| due.group_id != group_id && due.of.0 != group_id);
+        self.due.retain(|due| due.group_id != group_id && due.of.group_id != group_id);
         self.cancel_unbuilt(group_id);
     }
 
-    fn cancel_unbuilt(&mut self, group_id: u64) {
+    fn cancel_unbuilt(&mut self, group_id: GroupId) {
         let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.group_id() == group_id);
         for queue in self.queues.values_mut() {
             let removed = queue.iter().position(matches).and_then(|at| queue.remove(at));
@@ -131,22 +132,22 @@ impl ForkRegistry {
     pub(crate) fn on_finish(&mut self, group: &RequestGroup, sequence: &Sequence, reason: &FinishReason) {
         if group.request.task == Task::Complete {
             let fork_state = self.state_of(group.group_id).cloned();
-            let mut source = ForkSource::new(group, sequence.index, fork_state).advanced_to(sequence);
+            let mut source = ForkSource::new(group, sequence.member, fork_state).advanced_to(sequence);
             // The event of a cancelled branch does not publish text that was held back.
             source.has_published_all = sequence.n_predicted > 0 && *reason != FinishReason::Cancelled;
-            self.end(group.request_id, sequence.branch, source);
+            self.end(group.stream_id, sequence.branch, source);
         }
     }
 
-    pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, index: u32) {
-        let source = ForkSource::new(group, index, self.state_of(group.group_id).cloned());
-        self.end(group.request_id, group.index_in_stream(index), source);
+    pub(crate) fn on_cancel_waiting(&mut self, group: &RequestGroup, member: MemberIndex) {
+        let source = ForkSource::new(group, member, self.state_of(group.group_id).cloned());
+        self.end(group.stream_id, group.branch_index(member), source);
     }
 
-    pub(crate) fn end(&mut self, request_id: u64, branch: u32, source: ForkSource) {
+    pub(crate) fn end(&mut self, stream_id: StreamId, branch: BranchIndex, source: ForkSource) {
         self.drop_unread_streams();
         let new = || EndedBranches { sender: Arc::clone(&source.sender), branches: BTreeMap::new(), n_bytes: 0 };
-        let branches_of_stream = self.ended.entry(request_id).or_insert_with(new);
+        let branches_of_stream = self.ended.entry(stream_id).or_insert_with(new);
         let n_bytes = source.n_own_bytes() + source.n_shared_bytes(&branches_of_stream.branches.values());
         branches_of_stream.n_bytes += n_bytes;
         branches_of_stream.branches.insert(branch, source);
@@ -157,12 +158,12 @@ impl ForkRegistry {
         }
     }
 
-    pub(crate) fn ended(&self, request_id: u64, branch: u32) -> Option<&ForkSource> {
-        self.ended.get(&request_id)?.branches.get(&branch)
+    pub(crate) fn ended(&self, stream_id: StreamId, branch: BranchIndex) -> Option<&ForkSource> {
+        self.ended.get(&stream_id)?.branches.get(&branch)
     }
 
-    pub(crate) fn remove_stream(&mut self, request_id: u64) {
-        self.n_bytes -= self.ended.remove(&request_id).map_or(0, |ended| ended.n_bytes);
+    pub(crate) fn remove_stream(&mut self, stream_id: StreamId) {
+        self.n_bytes -= self.ended.remove(&stream_id).map_or(0, |ended| ended.n_bytes);
     }
 
     fn drop_unread_streams(&mut self) {
@@ -177,28 +178,20 @@ impl ForkRegistry {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
-    use crate::engine::output::completions::{Completions, test_stream};
-    use crate::engine::scheduler::request_group::QueuePermit;
+    use crate::engine::output::completions::Completions;
+    use crate::engine::scheduler::request_group::test_group;
     use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
-    use crate::sampling::Sampler;
-    use crate::sampling::token_strings::tests::Pieces;
 
     /// Creates a group of `n` branches after `n_prompt` tokens, and its reader.
-    fn group(group_id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
-        let place = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, reader) = test_stream(group_id, n);
-        let request = Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) };
-        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        (RequestGroup::new(group_id, group_id, vec![(0, request, sampler)], Arc::new(sender), place), reader)
+    fn group(id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
+        test_group(id, Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) })
     }
 
     fn end(forks: &mut ForkRegistry, group: &RequestGroup, branch: u32, n_drawn: u32) {
-        let mut source = ForkSource::new(group, 0, None);
+        let mut source = ForkSource::new(group, MemberIndex(0), None);
         (0..n_drawn).for_each(|token| source.tokens.push(Token::try_from(token).expect("small")));
-        forks.end(group.request_id, branch, source);
+        forks.end(group.stream_id, BranchIndex(branch), source);
     }
 
     #[test]
@@ -213,8 +206,8 @@ mod tests {
         // Forks that joined the stream have their own prompt and parameters.
         let n_before = forks.n_bytes;
         let (mut fork, _) = group(1, 1, 50_000);
-        fork.request_id = 0;
-        forks.end(0, 3, ForkSource::new(&fork, 0, None));
+        fork.stream_id = StreamId(0);
+        forks.end(StreamId(0), BranchIndex(3), ForkSource::new(&fork, MemberIndex(0), None));
         assert_eq!(forks.n_bytes - n_before, n_first - 400);
     }
 
@@ -223,11 +216,11 @@ mod tests {
         let mut forks = ForkRegistry::default();
         let (group, _reader) = group(0, 2, 20);
         let fork_state = Rc::new(ForkState::Restart(vec![b'x'; 3_000]));
-        let source = || ForkSource::new(&group, 0, Some(Rc::clone(&fork_state)));
-        forks.end(0, 0, source());
+        let source = || ForkSource::new(&group, MemberIndex(0), Some(Rc::clone(&fork_state)));
+        forks.end(StreamId(0), BranchIndex(0), source());
         let n_bytes = forks.n_bytes;
         assert!(n_bytes >= 3_000);
-        forks.end(0, 1, source());
+        forks.end(StreamId(0), BranchIndex(1), source());
         assert_eq!(forks.n_bytes - n_bytes, size_of::<ForkSource>());
     }
 
@@ -264,8 +257,8 @@ mod tests {
     #[test]
     fn a_picture_counts_once_for_all_branches_of_a_stream() {
         let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
-        let with = |group_id: u64, media: &[&Media]| {
-            let (mut group, reader) = group(group_id, 2, 20);
+        let with = |id, media: &[&Media]| {
+            let (mut group, reader) = group(id, 2, 20);
             group.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
             (group, reader)
         };
@@ -278,13 +271,16 @@ mod tests {
         assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // Further groups of the stream have the same picture, and another one.
         let (mut further, _) = with(1, &[&one, &other]);
-        further.request_id = 0;
-        forks.end(0, 2, ForkSource::new(&further, 0, None));
+        further.stream_id = StreamId(0);
+        forks.end(StreamId(0), BranchIndex(2), ForkSource::new(&further, MemberIndex(0), None));
         assert!((MAX_ENDED_BYTES / 3 * 2..MAX_ENDED_BYTES / 4 * 3).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
         // The ones of another stream count separately, which together exceeds the limit.
         let (second, _second) = with(2, &[&one, &other]);
         end(&mut forks, &second, 0, 1);
-        assert!(forks.ended(0, 0).is_none() && forks.ended(2, 0).is_some(), "the oldest go first");
+        assert!(
+            forks.ended(StreamId(0), BranchIndex(0)).is_none() && forks.ended(StreamId(2), BranchIndex(0)).is_some(),
+            "the oldest go first"
+        );
     }
 
     #[test]
@@ -296,10 +292,10 @@ mod tests {
             end(&mut forks, group, 0, 1);
         }
         // Each takes a little more than a third.
-        assert_eq!((forks.ended.len(), forks.ended(0, 0).is_none()), (2, true));
+        assert_eq!((forks.ended.len(), forks.ended(StreamId(0), BranchIndex(0)).is_none()), (2, true));
         assert!(forks.n_bytes <= MAX_ENDED_BYTES);
-        forks.remove_stream(0);
-        forks.remove_stream(1);
+        forks.remove_stream(StreamId(0));
+        forks.remove_stream(StreamId(1));
         assert!((1..=MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "one is left");
         drop(groups);
         let (last, _reader) = group(3, 1, 20);

@@ -8,6 +8,7 @@ use std::sync::mpsc::SyncSender;
 use crate::cache::{AdapterSchedule, AdapterSet};
 use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::state::GroupFeatures;
+use crate::engine::ids::{BranchIndex, GroupId, MemberIndex, StreamId};
 use crate::engine::output::completions::ForkResult;
 use crate::engine::output::fork::ForkPoint;
 use crate::engine::output::stream::Sender;
@@ -32,12 +33,12 @@ pub(crate) struct ForkRequest {
 }
 
 pub(crate) struct ForkSpec {
-    pub(crate) request_id: u64,
-    pub(crate) branch: u32,
+    pub(crate) stream_id: StreamId,
+    pub(crate) branch: BranchIndex,
     pub(crate) at: ForkPoint,
     pub(crate) append: Vec<Token>,
     pub(crate) branches: ForkBranches,
-    pub(crate) group_id: u64,
+    pub(crate) group_id: GroupId,
     pub(crate) own_stream: Option<Arc<Sender>>,
     pub(crate) permit: QueuePermit,
 }
@@ -96,7 +97,7 @@ pub(crate) struct ForkSource {
 }
 
 impl ForkSource {
-    pub(crate) fn new(group: &RequestGroup, index: u32, fork_state: Option<Rc<ForkState>>) -> Self {
+    pub(crate) fn new(group: &RequestGroup, member: MemberIndex, fork_state: Option<Rc<ForkState>>) -> Self {
         Self {
             sender: Arc::clone(&group.sender),
             tokens: Tokens::new(Arc::clone(&group.prompt)),
@@ -107,7 +108,7 @@ impl ForkSource {
             requested_adapters: group.requested_adapters.clone(),
             media: Arc::clone(&group.media),
             features: group.features.clone(),
-            branch_spec: Arc::clone(group.branch_spec(index).0),
+            branch_spec: Arc::clone(group.branch_spec(member).0),
             fork_state,
             has_published_all: false,
         }

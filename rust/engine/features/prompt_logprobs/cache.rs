@@ -39,9 +39,7 @@ pub(crate) struct LogprobPosition {
 
 #[derive(Debug, Default)]
 struct TextTree {
-    /// Roots, by adapter schedule.
     roots: Vec<(AdapterSchedule, u32)>,
-    /// Children, by parent node and token.
     nodes: HashMap<(u32, Token), TextNode>,
     n_nodes: u32,
 }

@@ -8,11 +8,11 @@ use std::time::Instant;
 use crate::engine::features::prompt_logprobs::cache::CachedLogprob;
 use crate::engine::features::prompt_logprobs::pending::{PendingPromptLogprobs, uses_cache};
 use crate::engine::runner::Runner;
-use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::sample::BLOCK;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, to_logprobs};
+use crate::engine::scheduler::{Scheduler, SequenceParts};
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling::{self, Threads};
 
@@ -24,8 +24,8 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
-        let running = scheduler.sequence(key);
-        let (n_planned, n_computed) = (running.n_planned, running.n_held + running.n_planned);
+        let running = scheduler.running_sequence(key);
+        let (n_planned, n_processed) = (running.n_planned, running.n_computed + running.n_planned);
         if n_planned == 0 {
             continue;
         }
@@ -40,7 +40,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
             report_logprobs(scheduler, key, &scored, logprobs);
         }
         if reports_progress {
-            report_progress(scheduler, key, n_computed);
+            report_progress(scheduler, key, n_processed);
         }
     }
     n_reported
@@ -50,7 +50,7 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
 fn computed_logprobs(running: &RunningSequence, runner: &impl Runner, samplers: &Threads) -> Vec<(f32, Vec<(Token, f32)>)> {
     let sequence = &running.sequence;
     let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.features.prompt_logprobs.logprobs else { return Vec::new() };
-    let computed = running.n_held..running.n_held + running.n_planned;
+    let computed = running.n_computed..running.n_computed + running.n_planned;
     let tokens: Vec<u32> = sequence.features.prompt_logprobs.reported_range(&computed, sequence.n_prompt).collect();
     let mut logprobs = Vec::with_capacity(tokens.len());
     for block in tokens.chunks(BLOCK) {
@@ -71,12 +71,12 @@ fn computed_logprobs(running: &RunningSequence, runner: &impl Runner, samplers: 
 }
 
 pub(crate) fn report_start(scheduler: &mut Scheduler, key: SchedulingKey) {
-    let sequence = &scheduler.sequence(key).sequence;
+    let sequence = &scheduler.running_sequence(key).sequence;
     let n_cached = sequence.n_cached();
     if sequence.features.prompt_logprobs.reports_progress {
         report_progress(scheduler, key, n_cached);
     }
-    let (sequence, group, features) = scheduler.parts_of(key);
+    let SequenceParts { sequence, group, features } = scheduler.parts_of(key);
     let Some(PendingPromptLogprobs { n_reported, .. }) = sequence.features.prompt_logprobs.logprobs else { return };
     if uses_cache(group) {
         let scored = features.prompt_logprobs.get(&group.adapter_schedule, &group.prompt, n_reported.max(1));
@@ -91,7 +91,8 @@ fn report_logprobs(
     scored: &[CachedLogprob],
     logprobs: Vec<(f32, Vec<(Token, f32)>)>,
 ) {
-    let (Sequence { features: owed, group_id, .. }, group, features) = scheduler.parts_of(key);
+    let SequenceParts { sequence, group, features } = scheduler.parts_of(key);
+    let Sequence { features: owed, group_id, .. } = sequence;
     let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut owed.prompt_logprobs.logprobs else {
         return;
     };
@@ -118,7 +119,7 @@ fn report_logprobs(
 }
 
 fn report_progress(scheduler: &mut Scheduler, key: SchedulingKey, n_processed: u32) {
-    let sequence = &scheduler.sequence(key).sequence;
+    let sequence = &scheduler.running_sequence(key).sequence;
     let ms = sequence.clock.since_start(Instant::now()).as_secs_f64() * 1e3;
     let progress = Progress { n_prompt: sequence.n_prompt, n_cached: sequence.n_cached(), n_processed, ms };
     scheduler.emit(sequence.group_id, Event::Progress(progress));

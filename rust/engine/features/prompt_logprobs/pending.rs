@@ -79,14 +79,14 @@ pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
 
 pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
     let n_reported = n_reported(&running.sequence)?;
-    Some(running.n_uncomputed().saturating_sub(n_reported.saturating_sub(running.n_held + 1) + 1))
+    Some(running.n_uncomputed().saturating_sub(n_reported.saturating_sub(running.n_computed + 1) + 1))
 }
 
 pub(crate) fn max_rows(running: &RunningSequence, n_more: u32) -> u32 {
     let Some(n_reported) = n_reported(&running.sequence) else { return u32::MAX };
     let n_probs = running.sequence.request.prompt_logprobs.unwrap_or(0) as usize;
     let n_per_step = u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most");
-    n_reported.saturating_sub(running.n_held + 1).saturating_add(1 + n_more.min(n_per_step))
+    n_reported.saturating_sub(running.n_computed + 1).saturating_add(1 + n_more.min(n_per_step))
 }
 
 /// Returns true if the reported logprobs may come from the logprob cache, which has only the best token.

@@ -10,23 +10,23 @@ use crate::sampling::TokenStrings;
 /// Bytes of forced text per drafted token: names and punctuation of JSON have 3 to 4.
 const MAX_BYTES_PER_TOKEN: usize = 8;
 
-/// Returns at most `n_max` tokens that `constraint` forces next. `spacing` has read the text so far.
+/// Returns at most `max_draft` tokens that `constraint` forces next. `spacing` has read the text so far.
 pub(crate) fn forced_tokens(
     constraint: &mut dyn Constraint,
     spacing: &Spacing,
     token_strings: &TokenStrings,
-    n_max: usize,
+    max_draft: usize,
 ) -> Vec<Token> {
     if let Some(token) = constraint.forced() {
         return vec![token];
     }
-    let text = constraint.forced_text(spacing, MAX_BYTES_PER_TOKEN * n_max);
+    let text = constraint.forced_text(spacing, MAX_BYTES_PER_TOKEN * max_draft);
     let mut tokens = token_strings.tokenize_on(&text);
     // A word or white space at the end may continue in the same token.
     if text.last().is_some_and(|last| last.is_ascii_alphanumeric() || last.is_ascii_whitespace() || !last.is_ascii()) {
         tokens.pop();
     }
-    tokens.truncate(n_max);
+    tokens.truncate(max_draft);
     let n_allowed = constraint.n_allowed(&tokens);
     tokens.truncate(n_allowed);
     tokens
@@ -55,7 +55,7 @@ mod tests {
     }
 
     /// The pieces that are forced after `text`.
-    fn forced(grammar: &str, text: &[&str], n_max: usize) -> Vec<&'static str> {
+    fn forced(grammar: &str, text: &[&str], max_draft: usize) -> Vec<&'static str> {
         let spellings = Arc::new(Spellings::new(PIECES.map(str::as_bytes), &[0]));
         let token_strings = Pieces::token_strings(&PIECES, 1);
         let mut constraint = Grammar::new(grammar, &NoNames, spellings).unwrap().start();
@@ -65,7 +65,7 @@ mod tests {
             assert!(constraint.try_accept_rest(Token::try_from(at).unwrap(), 0), "{piece} is not allowed");
             spacing.read(piece.as_bytes());
         }
-        let tokens = forced_tokens(&mut *constraint, &spacing, &token_strings, n_max);
+        let tokens = forced_tokens(&mut *constraint, &spacing, &token_strings, max_draft);
         tokens.into_iter().map(|token| PIECES[usize::try_from(token).unwrap()]).collect()
     }
 

@@ -39,6 +39,12 @@ impl RateSlack {
         let n_emitted = f64::from(u32::try_from(n_emitted).expect("a step emits few tokens"));
         self.0 = self.0 * SLACK_DECAY + n_emitted - (1.0 - MAX_LOSS) * step.share();
     }
+
+    /// Returns the tokens above the guaranteed number after a step that is expected to emit `n_expected` tokens of the sequence. A step
+    /// after which it is negative is not allowed.
+    pub(crate) fn after(self, n_expected: f64, step: ExpectedStep) -> f64 {
+        self.0 + n_expected - (1.0 - MAX_LOSS) * step.share()
+    }
 }
 
 /// Expected seconds of a step with its drafts, and without them.
@@ -57,7 +63,7 @@ impl ExpectedStep {
 
 /// A sequence that samples in the next step, and its draft, which may be empty.
 #[derive(Debug, Clone)]
-pub(crate) struct Candidate {
+pub(crate) struct DraftCandidate {
     /// Probability that each drafted token is accepted with all before it; never increases.
     pub(crate) survival: Vec<f64>,
     pub(crate) slack: RateSlack,
@@ -78,7 +84,6 @@ pub(crate) struct StepLimits<'a> {
     pub(crate) max_decode_s: f64,
 }
 
-/// Lengths of the drafts of all candidates.
 #[derive(Debug, Clone)]
 pub(crate) struct DraftLengths {
     pub(crate) lengths: Vec<usize>,
@@ -122,7 +127,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Returns the lengths with the highest expected tokens per second, or others that are tried.
-    pub(crate) fn choose(&mut self, candidates: &[Candidate], limits: &StepLimits) -> DraftLengths {
+    pub(crate) fn choose(&mut self, candidates: &[DraftCandidate], limits: &StepLimits) -> DraftLengths {
         self.surprise_s = None;
         let without = DraftLengths::without_drafts(candidates.len(), limits);
         if candidates.iter().all(|candidate| candidate.survival.is_empty()) {
@@ -165,7 +170,7 @@ impl Gate {
 
 /// Returns the lengths that are best if rows cost little, and that lose at most the time of a step without drafts if each row beyond
 /// those of `best` costs as much as one of a step without drafts.
-fn longer_lengths(candidates: &[Candidate], limits: &StepLimits, best: &DraftLengths) -> DraftLengths {
+fn longer_lengths(candidates: &[DraftCandidate], limits: &StepLimits, best: &DraftLengths) -> DraftLengths {
     let without_s = (limits.decode_s)(0);
     let decode_s = |n_rows: u32| without_s * (1.0 + TRIED_ROW_SHARE * f64::from(n_rows));
     let row_s = without_s / candidates.iter().map(|_| 1.0).sum::<f64>();
@@ -182,7 +187,7 @@ fn longer_lengths(candidates: &[Candidate], limits: &StepLimits, best: &DraftLen
 /// The next row goes to the sequence with the highest survival, or to the one that loses too much by the rows so far. For each
 /// number of rows this is the best choice if no sequence loses too much.
 pub(crate) fn best_lengths(
-    candidates: &[Candidate],
+    candidates: &[DraftCandidate],
     limits: &StepLimits,
     is_allowed: impl Fn(&DraftLengths) -> bool,
 ) -> DraftLengths {
@@ -203,8 +208,7 @@ pub(crate) fn best_lengths(
             break;
         }
         choice.step.step_s = decode_s + limits.token_s * choice.n_tokens;
-        let n_required = (1.0 - MAX_LOSS) * choice.step.share();
-        let n_beyond = |nth: usize| candidates[nth].slack.0 + n_expected[nth] - n_required;
+        let n_beyond = |nth: usize| candidates[nth].slack.after(n_expected[nth], choice.step);
         least = (0..candidates.len()).filter(|&nth| n_beyond(nth) < 0.0).min_by(|&a, &b| n_beyond(a).total_cmp(&n_beyond(b)));
         if least.is_none() && choice.rate() > min_rate && is_allowed(&choice) {
             (min_rate, best) = (choice.rate(), choice.clone());

@@ -17,20 +17,22 @@ pub(crate) mod text_index;
 mod simulation;
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
-use crate::engine::features::speculation::drafts::Proposal;
-use crate::engine::features::speculation::gate::{Candidate, ExpectedStep, Gate, StepLimits, best_lengths};
+use crate::engine::features::speculation::drafts::DraftProposal;
+use crate::engine::features::speculation::gate::{DraftCandidate, ExpectedStep, Gate, StepLimits, best_lengths};
 use crate::engine::features::speculation::model_drafts::DraftModelUse;
 use crate::engine::features::speculation::text_index::TextIndex;
 use crate::engine::features::state::{SchedulerFeatures, SequenceFeatures};
-use crate::engine::runner::{ForkRule, Runner};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::running_sequence::{Draft, DraftRoom, RunningSequence};
+use crate::engine::ids::MemberIndex;
+use crate::engine::runner::{ForkRule, ModelDrafts, Runner};
+use crate::engine::scheduler::drafting::{DraftRoom, WantedDrafts};
+use crate::engine::scheduler::running_sequence::{Draft, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
+use crate::engine::scheduler::{Scheduler, SequenceParts};
 use crate::engine::stats::{DraftSource, N_DRAFT_POSITIONS, SpeculationStats};
 use crate::request::{Finished, Task};
 use crate::sampling::TokenStrings;
@@ -51,49 +53,72 @@ pub(crate) struct Speculator {
     gate: Gate,
     model: DraftModelUse,
     last_step: ExpectedStep,
+    /// Expected tokens of each sequence that samples in this step.
+    proposals: Vec<(SchedulingKey, DraftProposal)>,
 }
 
-/// Drafts tokens for running sequences.
-pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>, room: &DraftRoom) {
+/// Proposes tokens for running sequences. Returns the sequences for which the draft model drafts too.
+pub(crate) fn request_drafts<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &CacheManager<R>,
+    room: &DraftRoom,
+) -> Option<WantedDrafts> {
+    if !is_on(scheduler, cache) {
+        return None;
+    }
+    let proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
+    let wanted = model_drafts::request(scheduler, cache, room, &proposals);
+    scheduler.features_mut().speculation.proposals = proposals;
+    wanted
+}
+
+/// Chooses which of the proposed tokens, and of the `drafts` of the draft model, are verified in this step.
+pub(crate) fn draft<R: Runner>(scheduler: &mut Scheduler, cache: &CacheManager<R>, room: &DraftRoom, drafts: ModelDrafts) {
     if !is_on(scheduler, cache) {
         return;
     }
-    let mut proposals = propose(scheduler, &cache.runner().token_strings(), room.n_rows);
-    model_drafts::propose(scheduler, cache, room, &mut proposals);
+    let mut proposals = std::mem::take(&mut scheduler.features_mut().speculation.proposals);
+    model_drafts::add(scheduler, cache, drafts, &mut proposals);
     let row_percent = scheduler.limits().speculation.row_percent;
     let lengths = choose(&proposals, row_percent, &mut scheduler.features_mut().speculation, room);
     for ((key, proposal), length) in proposals.into_iter().zip(lengths).filter(|&(_, length)| length > 0) {
-        let Proposal { source, mut tokens, .. } = proposal;
+        let DraftProposal { source, mut tokens, .. } = proposal;
         tokens.truncate(length);
         scheduler.set_draft(key, tokens);
-        if let Some(drafts) = &mut scheduler.completion_mut(key).features.speculation {
+        if let Some(drafts) = &mut scheduler.sequence_mut(key).features.speculation {
             drafts.begin(source);
         }
     }
 }
 
-/// Returns the expected tokens of each sequence that samples in this step, at most `n_most`.
-fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32) -> Vec<(SchedulingKey, Proposal)> {
+/// Returns the expected tokens of each sequence that samples in this step, at most `max_rows`.
+fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, max_rows: u32) -> Vec<(SchedulingKey, DraftProposal)> {
     let mut proposals = Vec::new();
     let mut n_indexable = MAX_INDEXED;
     let min_match = scheduler.limits().speculation.min_match as usize;
     let mut next = scheduler.next_key(None);
     while let Some(key) = next {
         next = scheduler.next_key(Some(key));
-        let running = scheduler.sequence(key);
-        let mut proposal = Proposal::default();
+        let running = scheduler.running_sequence(key);
+        let mut proposal = DraftProposal::default();
         let samples = running.n_planned > 0 && running.will_sample();
         if takes_drafts(running) {
-            let (n_held, n_most) = (running.n_held, max_draft(scheduler, running).min(n_most));
-            let (sequence, group, features) = scheduler.parts_of(key);
-            let Speculator { index, last_step, model, .. } = &mut features.speculation;
+            let (n_computed, max_draft) = (running.n_computed, max_draft(scheduler, running).min(max_rows));
+            let SequenceParts { sequence, features, .. } = scheduler.parts_of(key);
+            // The text of a fork is indexed by the branch that it was forked from.
+            let is_later_branch = sequence.member != MemberIndex(0) || hooks::is_fork(features, sequence.group_id);
+            let Speculator { stats, index, last_step, model, .. } = &mut features.speculation;
             let index = index.get_or_insert_with(|| TextIndex::new(MAX_INDEX_BYTES, RandomState::new().hash_one(0)));
             let mut drafts = sequence.features.speculation.take().unwrap_or_else(|| Box::new(model.begin_sequence()));
-            drafts.is_first = group.index_in_stream(0) == sequence.index;
+            drafts.is_later_branch = is_later_branch;
             drafts.observe_step(sequence, *last_step);
+            let started = Instant::now();
             n_indexable -= drafts.index_prediction(sequence, n_indexable, index);
-            n_indexable -= drafts.index_tokens(sequence, n_held, n_indexable, index, token_strings);
-            proposal = drafts.propose(sequence, n_most as usize, min_match, index, token_strings);
+            n_indexable -= drafts.index_tokens(sequence, n_computed, n_indexable, index, token_strings);
+            let indexed = Instant::now();
+            proposal = drafts.propose(sequence, max_draft as usize, min_match, index, token_strings);
+            stats.by_source[DraftSource::Text as usize].time += indexed - started;
+            stats.by_source[proposal.source as usize].time += indexed.elapsed();
             sequence.features.speculation = Some(drafts);
         }
         if samples {
@@ -107,24 +132,24 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, n_most: u32)
 
 /// Returns the number of tokens to verify of each proposal: forced ones as far as there is room, others as the gate chooses.
 fn choose(
-    proposals: &[(SchedulingKey, Proposal)],
+    proposals: &[(SchedulingKey, DraftProposal)],
     row_percent: Option<u32>,
     speculator: &mut Speculator,
     room: &DraftRoom,
 ) -> Vec<usize> {
     let mut max_rows = room.n_rows;
-    let forced = |(_, proposal): &(SchedulingKey, Proposal)| {
+    let forced = |(_, proposal): &(SchedulingKey, DraftProposal)| {
         let length = if proposal.is_forced { proposal.tokens.len().min(max_rows as usize) } else { 0 };
         max_rows -= u32::try_from(length).expect("there is room for as many");
         length
     };
     let forced: Vec<usize> = proposals.iter().map(forced).collect();
-    let candidate = |(_, proposal): &(SchedulingKey, Proposal)| Candidate {
+    let candidate = |(_, proposal): &(SchedulingKey, DraftProposal)| DraftCandidate {
         survival: if proposal.is_forced { Vec::new() } else { proposal.survival.clone() },
         slack: proposal.slack,
     };
-    let candidates: Vec<Candidate> = proposals.iter().map(candidate).collect();
-    let DraftRoom { decode_s, row_s, token_s, max_decode_s, .. } = *room;
+    let candidates: Vec<DraftCandidate> = proposals.iter().map(candidate).collect();
+    let DraftRoom { row_s, token_s, max_decode_s, .. } = *room;
     let model_s = speculator.model.spent().as_secs_f64();
     let max_decode_s = max_decode_s - model_s;
     let choice = if let Some(row_percent) = row_percent {
@@ -132,7 +157,8 @@ fn choose(
         let limits = StepLimits { decode_s: &decode_s, row_s: 1.0, token_s: 0.0, max_rows, max_decode_s: f64::INFINITY };
         best_lengths(&candidates, &limits, |_| true)
     } else {
-        speculator.gate.choose(&candidates, &StepLimits { decode_s, row_s, token_s, max_rows, max_decode_s })
+        let decode_s = |n_drafted| room.decode_s(n_drafted);
+        speculator.gate.choose(&candidates, &StepLimits { decode_s: &decode_s, row_s, token_s, max_rows, max_decode_s })
     };
     speculator.last_step = ExpectedStep { step_s: choice.step.step_s + model_s, ..choice.step };
     forced.into_iter().zip(choice.lengths).map(|(forced, chosen)| forced + chosen).collect()
@@ -156,11 +182,11 @@ fn max_draft(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
         return 0;
     }
     let n_sampled = sequence.n_remaining().unwrap_or(u32::MAX).min(sequence.window.n_until_full(sequence.n_tokens()));
-    let n_rows = hooks::max_rows_until_due(scheduler, running).min(sequence.adapter_schedule.n_unchanged(running.n_held));
+    let n_rows = hooks::max_rows_until_due(scheduler, running).min(sequence.adapter_schedule.n_unchanged(running.n_computed));
     n_sampled
         .min(n_rows)
         .saturating_sub(1)
-        .min(sequence.request.speculation.max_draft.unwrap_or(scheduler.limits().speculation.max_draft))
+        .min(sequence.request.speculation.max_draft.unwrap_or(scheduler.limits().speculation.max_draft()))
 }
 
 pub(crate) fn on_verified(features: &mut SchedulerFeatures, sequence: &mut Sequence, draft: &Draft) {

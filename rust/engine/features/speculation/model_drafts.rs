@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::speculation::acceptance::Acceptance;
-use crate::engine::features::speculation::drafts::{MODEL_SHARE, Proposal, SequenceDrafts};
-use crate::engine::runner::{DraftModelInfo, DraftRequest, ModelDrafts, Runner};
+use crate::engine::features::speculation::drafts::{DraftProposal, MODEL_SHARE, SequenceDrafts};
+use crate::engine::features::speculation::gate::{ExpectedStep, RateSlack};
+use crate::engine::runner::{DraftModelInfo, ModelDrafts, Runner};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::running_sequence::{Draft, DraftRoom};
+use crate::engine::scheduler::drafting::{DraftRoom, WantedDrafts};
+use crate::engine::scheduler::running_sequence::Draft;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::stats::DraftSource;
 use crate::request::Token;
@@ -26,7 +28,7 @@ const TRIED: usize = 3;
 /// Steps after which a draft without expected gain is tried, at first and at most.
 const TRIAL_INTERVALS: [u32; 2] = [32, 2048];
 
-/// Each so many drafts, one is twice as long as expected to be best, so that the acceptance of later positions is measured.
+/// Interval of drafts that are twice as long as expected to be best, which measure the acceptance of later positions.
 const LONGER_EVERY: u32 = 16;
 
 /// Tokens that the draft model may catch up with in a step until their cost is measured.
@@ -49,6 +51,10 @@ pub(crate) struct DraftModelUse {
     trial_interval: u32,
     /// Time of the drafts of this step.
     spent: Duration,
+    /// Indices of the proposals for which drafts were requested in this step, and when.
+    requested: Option<(Vec<usize>, Instant)>,
+    /// Time in which the draft model has read decodes of the model, as far as it was added to the metrics.
+    read: Duration,
 }
 
 impl Default for DraftModelUse {
@@ -61,30 +67,32 @@ impl Default for DraftModelUse {
             n_idle_steps: 0,
             trial_interval: TRIAL_INTERVALS[0],
             spent: Duration::ZERO,
+            requested: None,
+            read: Duration::ZERO,
         }
     }
 }
 
-/// Expected time of this step.
 struct StepTime<'a> {
     /// Mean seconds with a number of drafted rows, without the time of a draft model.
     with_rows_s: &'a dyn Fn(u32) -> f64,
     max_s: f64,
 }
 
-/// What is expected of a sequence in this step.
+/// Expected tokens of a sequence in this step.
 struct Expectation {
     /// Tokens of the draft that is proposed without the model, and how many of them will be accepted.
     n_other: usize,
     other: f64,
     /// Probability that each token of a model's draft is accepted with all before it; empty if none is requested.
     survival: Vec<f64>,
+    slack: RateSlack,
 }
 
 impl DraftModelUse {
     pub(crate) fn begin_sequence(&self) -> SequenceDrafts {
         let mut drafts = SequenceDrafts::default();
-        *drafts.acceptance_mut(DraftSource::Model) = self.acceptance.clone();
+        *drafts.acceptance.of(DraftSource::Model) = self.acceptance.clone();
         drafts
     }
 
@@ -101,8 +109,8 @@ impl DraftModelUse {
 
     /// Returns the length of the drafts to request in this step; 0 for none.
     fn choose_length(&mut self, expectations: &[Expectation], step: &StepTime<'_>, info: DraftModelInfo) -> usize {
-        let n_longest = info.n_most as usize;
-        let tried = if info.has_fixed_cost { n_longest } else { TRIED.min(n_longest) };
+        let model_max = info.max_draft as usize;
+        let tried = if info.has_fixed_cost { model_max } else { TRIED.min(model_max) };
         if self.pass_s == 0.0 {
             return tried;
         }
@@ -110,7 +118,7 @@ impl DraftModelUse {
         if best > 0 {
             (self.n_idle_steps, self.trial_interval) = (0, TRIAL_INTERVALS[0]);
             let is_longer = self.n_drafts % LONGER_EVERY == LONGER_EVERY - 1;
-            return if is_longer { (2 * best).min(n_longest) } else { best };
+            return if is_longer { (2 * best).min(model_max) } else { best };
         }
         self.n_idle_steps += 1;
         if self.n_idle_steps < self.trial_interval {
@@ -121,7 +129,8 @@ impl DraftModelUse {
         tried
     }
 
-    /// Returns the length with the highest expected tokens per second; 0 if none gains.
+    /// Returns the length with the highest expected tokens per second; 0 if none gains. The slack of a sequence must allow the step:
+    /// otherwise the draft is made and never verified, which costs time, and with it more of the slack.
     fn best_length(&self, expectations: &[Expectation], step: &StepTime<'_>, info: DraftModelInfo) -> usize {
         let rate = |length: usize| {
             let is_of_model = |expected: &&Expectation| length > 0 && !expected.survival.is_empty();
@@ -134,11 +143,18 @@ impl DraftModelUse {
                 + of_others.map(|expected| expected.other).sum::<f64>();
             let [n_drafted, n_passes] = [n_drafted, length].map(|n| u32::try_from(n).expect("drafts are short"));
             let took_s = (step.with_rows_s)(n_drafted) + f64::from(n_passes) * self.pass_s;
-            if length > 0 && took_s > step.max_s { 0.0 } else { n_emitted / took_s.max(f64::MIN_POSITIVE) }
+            let expected_step = ExpectedStep { step_s: took_s, without_s: (step.with_rows_s)(0) };
+            let is_allowed = |expected: &Expectation| {
+                let n_accepted =
+                    if is_of_model(&expected) { expected.survival.iter().take(length).sum() } else { expected.other };
+                expected.slack.after(1.0 + n_accepted, expected_step) >= 0.0
+            };
+            let is_possible = length == 0 || took_s <= step.max_s && expectations.iter().all(is_allowed);
+            if is_possible { n_emitted / took_s.max(f64::MIN_POSITIVE) } else { 0.0 }
         };
         let mut best = (0, rate(0) * (1.0 + MIN_GAIN));
-        let n_longest = info.n_most as usize;
-        for length in if info.has_fixed_cost { n_longest } else { 1 }..=n_longest {
+        let model_max = info.max_draft as usize;
+        for length in if info.has_fixed_cost { model_max } else { 1 }..=model_max {
             let rate = rate(length);
             if rate > best.1 {
                 best = (length, rate);
@@ -184,68 +200,75 @@ fn update(mean_s: &mut f64, measured_s: f64) {
     *mean_s = if *mean_s == 0.0 { measured_s } else { *mean_s + weight * (measured_s.min(3.0 * *mean_s) - *mean_s) };
 }
 
-/// Requests drafts of the draft model, and replaces the proposals of their sequences.
-pub(crate) fn propose<R: Runner>(
+/// Returns the sequences for which the draft model drafts in this step, `None` if it drafts for none.
+pub(crate) fn request<R: Runner>(
     scheduler: &mut Scheduler,
-    cache: &mut CacheManager<R>,
+    cache: &CacheManager<R>,
     room: &DraftRoom<'_>,
-    proposals: &mut [(SchedulingKey, Proposal)],
-) {
-    scheduler.features_mut().speculation.model.spent = Duration::ZERO;
-    let Some(info) = cache.runner().draft_model().filter(|_| room.n_rows > 0) else { return };
-    let n_longest = info.n_most as usize;
+    proposals: &[(SchedulingKey, DraftProposal)],
+) -> Option<WantedDrafts> {
+    let speculator = &mut scheduler.features_mut().speculation;
+    speculator.model.spent = Duration::ZERO;
+    let read = cache.runner().draft_model_read_time();
+    speculator.stats.by_source[DraftSource::Model as usize].time += read.saturating_sub(speculator.model.read);
+    speculator.model.read = read;
+    let info = cache.runner().draft_model().filter(|_| room.n_rows > 0)?;
+    let model_max = info.max_draft as usize;
     let is_forced = is_forced(scheduler);
     let expectations: Vec<Expectation> =
-        proposals.iter().map(|(key, proposal)| expectation(scheduler, *key, proposal, n_longest)).collect();
+        proposals.iter().map(|(key, proposal)| expectation(scheduler, *key, proposal, model_max)).collect();
     if expectations.iter().all(|expected| expected.survival.is_empty()) {
-        return;
+        return None;
     }
     let model = &mut scheduler.features_mut().speculation.model;
-    let step = StepTime { with_rows_s: room.decode_s, max_s: room.max_decode_s };
-    let length = if is_forced { n_longest } else { model.choose_length(&expectations, &step, info) };
+    let step = StepTime { with_rows_s: &|n_drafted| room.decode_s(n_drafted), max_s: room.max_decode_s };
+    let length = if is_forced { model_max } else { model.choose_length(&expectations, &step, info) };
     if length == 0 {
-        return;
+        return None;
     }
-    let max_caught_up = model.max_caught_up(&step);
+    let max_caught_up = if is_forced { FIRST_CAUGHT_UP } else { model.max_caught_up(&step) };
     let drafted: Vec<usize> = (0..proposals.len()).filter(|&nth| !expectations[nth].survival.is_empty()).collect();
-    let requests: Vec<DraftRequest<'_>> = drafted
-        .iter()
-        .map(|&nth| {
-            let running = scheduler.sequence(proposals[nth].0);
-            let tokens = &running.sequence.tokens;
-            let n_most = u32::try_from(length.min(proposals[nth].1.n_most)).expect("drafts are short");
-            DraftRequest { sequence: running.id(), tokens: tokens.slices(0..tokens.len()), n_most }
-        })
-        .collect();
-    let started = Instant::now();
-    let ModelDrafts { drafts, n_caught_up } = cache.draft(&requests, max_caught_up);
-    let took = started.elapsed();
+    let max_draft = |proposal: &DraftProposal| u32::try_from(length.min(proposal.max_draft)).expect("drafts are short");
+    let sequences = drafted.iter().map(|&nth| (proposals[nth].0, max_draft(&proposals[nth].1))).collect();
+    model.requested = Some((drafted, Instant::now()));
+    Some(WantedDrafts { sequences, max_caught_up })
+}
+
+/// Replaces the proposals of the sequences for which the draft model has drafted.
+pub(crate) fn add<R: Runner>(
+    scheduler: &mut Scheduler,
+    cache: &CacheManager<R>,
+    ModelDrafts { drafts, n_caught_up }: ModelDrafts,
+    proposals: &mut [(SchedulingKey, DraftProposal)],
+) {
+    let Some((drafted, started)) = scheduler.features_mut().speculation.model.requested.take() else { return };
+    let (is_forced, took) = (is_forced(scheduler), started.elapsed());
     let n_passes = drafts.iter().map(Vec::len).max().unwrap_or(0);
     let token_strings = cache.runner().token_strings();
     let speculator = &mut scheduler.features_mut().speculation;
     speculator.model.observe(n_passes, n_caught_up, drafted.len(), took);
-    speculator.stats.model_time += took;
+    speculator.stats.by_source[DraftSource::Model as usize].time += took;
     for (nth, tokens) in drafted.into_iter().zip(drafts) {
         replace(scheduler, &mut proposals[nth], tokens, &token_strings, is_forced);
     }
 }
 
-/// Returns true if tests fix the cost of drafts: a draft model then drafts as much as it can in every step.
+/// Returns true if tests fix the cost of drafts: a draft model then drafts as much as it can in every step, however long it takes.
 fn is_forced(scheduler: &Scheduler) -> bool {
     scheduler.limits().speculation.row_percent.is_some()
 }
 
-fn expectation(scheduler: &mut Scheduler, key: SchedulingKey, proposal: &Proposal, n_longest: usize) -> Expectation {
+fn expectation(scheduler: &mut Scheduler, key: SchedulingKey, proposal: &DraftProposal, model_max: usize) -> Expectation {
     let is_forced = is_forced(scheduler);
-    let Proposal { source, tokens, survival, n_most, .. } = proposal;
+    let DraftProposal { source, tokens, survival, max_draft, slack, .. } = proposal;
     let other: f64 = survival.iter().sum();
-    let mut expected = Expectation { n_other: tokens.len(), other, survival: Vec::new() };
-    let sequence = scheduler.completion_mut(key);
+    let mut expected = Expectation { n_other: tokens.len(), other, survival: Vec::new(), slack: *slack };
+    let sequence = scheduler.sequence_mut(key);
     let has_media = !sequence.media_from(0).is_empty();
-    let Some(drafts) = sequence.features.speculation.as_mut().filter(|_| *n_most > 0 && *source != DraftSource::Replay) else {
+    let Some(drafts) = sequence.features.speculation.as_mut().filter(|_| *max_draft > 0 && *source != DraftSource::Replay) else {
         return expected;
     };
-    let of_model = drafts.acceptance_mut(DraftSource::Model).survival(0, n_longest.min(*n_most));
+    let of_model = drafts.acceptance.of(DraftSource::Model).survival(0, model_max.min(*max_draft));
     if !has_media && (is_forced || of_model.iter().sum::<f64>() > other) {
         expected.survival = of_model;
     }
@@ -255,7 +278,7 @@ fn expectation(scheduler: &mut Scheduler, key: SchedulingKey, proposal: &Proposa
 /// Replaces a proposal by a draft of the model, if it is expected to have more tokens accepted.
 fn replace(
     scheduler: &mut Scheduler,
-    (key, proposal): &mut (SchedulingKey, Proposal),
+    (key, proposal): &mut (SchedulingKey, DraftProposal),
     mut tokens: Vec<Token>,
     token_strings: &TokenStrings,
     is_forced: bool,
@@ -265,10 +288,10 @@ fn replace(
     if tokens.is_empty() {
         return;
     }
-    let sequence = scheduler.completion_mut(*key);
+    let sequence = scheduler.sequence_mut(*key);
     let Some(mut drafts) = sequence.features.speculation.take() else { return };
     let of_model = drafts.propose_of_model(sequence, tokens);
-    let expected = |proposal: &Proposal| proposal.survival.iter().sum::<f64>();
+    let expected = |proposal: &DraftProposal| proposal.survival.iter().sum::<f64>();
     if is_forced || expected(&of_model) > expected(proposal) {
         *proposal = of_model;
     }
@@ -278,8 +301,9 @@ fn replace(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DraftKind;
 
-    const INFO: DraftModelInfo = DraftModelInfo { n_most: 16, has_fixed_cost: false };
+    const INFO: DraftModelInfo = DraftModelInfo { kind: DraftKind::Simple, max_draft: 16, has_fixed_cost: false };
 
     /// Ten milliseconds, and half of one for each row.
     fn with_rows_s(n_drafted: u32) -> f64 {
@@ -290,7 +314,7 @@ mod tests {
 
     /// A sequence of which each drafted token is accepted with this probability.
     fn accepting(share: f64) -> [Expectation; 1] {
-        [Expectation { n_other: 0, other: 0.0, survival: (1..=16).map(|n| share.powi(n)).collect() }]
+        [Expectation { n_other: 0, other: 0.0, survival: (1..=16).map(|n| share.powi(n)).collect(), slack: RateSlack::default() }]
     }
 
     #[test]
@@ -312,10 +336,25 @@ mod tests {
     }
 
     #[test]
+    fn a_sequence_that_has_lost_too_much_gets_no_draft_until_it_has_caught_up() {
+        let used = DraftModelUse { pass_s: 0.001, ..DraftModelUse::default() };
+        let mut expectations = accepting(0.7);
+        let length = |expectations: &[Expectation]| used.best_length(expectations, &STEP, INFO);
+        assert!(length(&expectations) > 0);
+        let step = |share| ExpectedStep { step_s: share, without_s: 1.0 };
+        // Drafts that were not verified: one token in a longer step.
+        (0..50).for_each(|_| expectations[0].slack.observe(1, step(1.4)));
+        assert_eq!(length(&expectations), 0);
+        (0..100).for_each(|_| expectations[0].slack.observe(1, step(1.0)));
+        assert!(length(&expectations) > 0);
+    }
+
+    #[test]
     fn a_draft_whose_cost_is_fixed_is_as_long_as_possible_or_not_made() {
         let length = |share| {
             let used = DraftModelUse { pass_s: 0.001, ..DraftModelUse::default() };
-            used.best_length(&accepting(share), &STEP, DraftModelInfo { n_most: 4, has_fixed_cost: true })
+            let info = DraftModelInfo { kind: DraftKind::Mtp, max_draft: 4, has_fixed_cost: true };
+            used.best_length(&accepting(share), &STEP, info)
         };
         assert_eq!([length(0.1), length(0.8)], [0, 4]);
     }

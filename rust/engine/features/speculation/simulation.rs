@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::acceptance::Acceptance;
-use super::gate::{Candidate, ExpectedStep, Gate, RateSlack, StepLimits};
+use super::gate::{DraftCandidate, ExpectedStep, Gate, RateSlack, StepLimits};
 use crate::config::TokenGap;
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::sampling::draw::rng::Mt19937;
@@ -93,8 +93,9 @@ impl Simulation {
         let n = u32::try_from(self.streams.len()).unwrap();
         let load = StreamLoad { n_decoding: n, n_by_default: n, ..StreamLoad::default() };
         let n_prefill = self.chunk(load);
-        let candidate = |stream: &Stream| Candidate { survival: stream.acceptance.survival(N_MATCHED, 16), slack: stream.slack };
-        let candidates: Vec<Candidate> = self.streams.iter().map(candidate).collect();
+        let candidate =
+            |stream: &Stream| DraftCandidate { survival: stream.acceptance.survival(N_MATCHED, 16), slack: stream.slack };
+        let candidates: Vec<DraftCandidate> = self.streams.iter().map(candidate).collect();
         let (lengths, step) = match lengths {
             Lengths::Fixed(k) => (vec![k; self.streams.len()], ExpectedStep::default()),
             Lengths::Gated => {

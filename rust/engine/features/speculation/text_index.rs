@@ -147,7 +147,6 @@ impl TextIndex {
         cursor
     }
 
-    /// Returns the bytes of the table and of all texts.
     pub(crate) fn n_bytes(&self) -> usize {
         size_of_val(&self.buckets[..]) + self.n_text_bytes
     }
@@ -182,13 +181,13 @@ impl TextIndex {
         }
     }
 
-    /// Appends the predicted continuation of a sequence to `draft`: at most `n_max` tokens. Returns the number of appended ones.
-    pub(crate) fn draft(&mut self, cursor: &MatchCursor, n_max: usize, draft: &mut Vec<Token>) -> usize {
+    /// Appends the predicted continuation of a sequence to `draft`: at most `max_draft` tokens. Returns the number of appended ones.
+    pub(crate) fn draft(&mut self, cursor: &MatchCursor, max_draft: usize, draft: &mut Vec<Token>) -> usize {
         let n_before = draft.len();
         let mut found = cursor.found;
         let mut context = Vec::new();
         while let Some(Match { text, next, .. }) = found {
-            let n_left = n_before + n_max - draft.len();
+            let n_left = n_before + max_draft - draft.len();
             let rest = self.text(text).map_or(&[][..], |text| &text.tokens[next as usize..]);
             let n_copied = rest.len().min(n_left);
             draft.extend_from_slice(&rest[..n_copied]);
@@ -351,16 +350,16 @@ mod tests {
         cursor
     }
 
-    fn draft(index: &mut TextIndex, cursor: &MatchCursor, n_max: usize) -> Vec<Token> {
+    fn draft(index: &mut TextIndex, cursor: &MatchCursor, max_draft: usize) -> Vec<Token> {
         let mut draft = Vec::new();
-        assert_eq!(index.draft(cursor, n_max, &mut draft), draft.len());
+        assert_eq!(index.draft(cursor, max_draft, &mut draft), draft.len());
         draft
     }
 
     /// Returns a draft after `context`, which is not stored.
-    fn draft_after(index: &mut TextIndex, owner: &Owner, context: &[Token], n_max: usize) -> Vec<Token> {
+    fn draft_after(index: &mut TextIndex, owner: &Owner, context: &[Token], max_draft: usize) -> Vec<Token> {
         let cursor = index.cursor(owner.clone(), context);
-        draft(index, &cursor, n_max)
+        draft(index, &cursor, max_draft)
     }
 
     impl MatchCursor {

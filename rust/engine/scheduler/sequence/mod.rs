@@ -12,6 +12,7 @@ use std::time::Instant;
 use crate::cache::Provenance;
 use crate::engine::features::hooks;
 use crate::engine::features::state::SequenceFeatures;
+use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
 use crate::engine::runner::{AdapterSchedule, Runner};
 use crate::engine::scheduler::checkpoint_positions::CheckpointPositions;
 use crate::engine::scheduler::request_group::RequestGroup;
@@ -26,12 +27,10 @@ pub(crate) use tokens::{Tokens, TokensView};
 
 /// A completion of a request, from its first start in a slot to its end, including preemptions.
 pub(crate) struct Sequence {
-    pub(crate) group_id: u64,
-    pub(crate) request_id: u64,
-    /// Index in the group.
-    pub(crate) index: u32,
-    /// Index in the stream.
-    pub(crate) branch: u32,
+    pub(crate) group_id: GroupId,
+    pub(crate) stream_id: StreamId,
+    pub(crate) member: MemberIndex,
+    pub(crate) branch: BranchIndex,
     pub(crate) request: Arc<Request>,
     pub(crate) adapter_schedule: AdapterSchedule,
     scheduling_key: SchedulingKey,
@@ -55,7 +54,7 @@ pub(crate) struct Sequence {
     /// Cached tokens at its first start; `None` before. Later starts do not change it.
     n_cached: Option<u32>,
     /// Maximum number of tokens that were computed when it was preempted.
-    n_reached: u32,
+    n_computed_before: u32,
     pub(crate) checkpoint_positions: CheckpointPositions,
     /// Logits after all of its tokens, if it was preempted before sampling from them.
     pub(crate) kept_logits: Option<Arc<[f32]>>,
@@ -63,17 +62,23 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(group: &RequestGroup, index: u32, n_ctx_slot: u32, token_strings: &TokenStrings, now: Instant) -> Self {
-        let (spec, nth) = group.branch_spec(index);
+    pub(crate) fn new(
+        group: &RequestGroup,
+        member: MemberIndex,
+        n_ctx_slot: u32,
+        token_strings: &TokenStrings,
+        now: Instant,
+    ) -> Self {
+        let (spec, nth) = group.branch_spec(member);
         let request = Arc::clone(&spec.request);
         let text = Text::new(Arc::clone(&spec.stops), request.n_indent);
         let mut sequence = Self {
             group_id: group.group_id,
-            request_id: group.request_id,
-            index,
-            branch: spec.first + nth,
+            stream_id: group.stream_id,
+            member,
+            branch: group.branch_index(member),
             adapter_schedule: group.adapter_schedule.clone(),
-            scheduling_key: group.scheduling_key(index),
+            scheduling_key: group.scheduling_key(member),
             tokens: Tokens::new(Arc::clone(&group.prompt)),
             media: Arc::clone(&group.media),
             n_prompt: group.n_prompt(),
@@ -88,7 +93,7 @@ impl Sequence {
             sampled: None,
             clock: Clock::new(group.submitted, now),
             n_cached: None,
-            n_reached: 0,
+            n_computed_before: 0,
             checkpoint_positions: CheckpointPositions::default(),
             kept_logits: None,
             features: SequenceFeatures::default(),
@@ -107,8 +112,12 @@ impl Sequence {
         self.scheduling_key
     }
 
+    pub(crate) fn branch_key(&self) -> BranchKey {
+        BranchKey { group_id: self.group_id, member: self.member }
+    }
+
     pub(crate) fn provenance(&self) -> Provenance {
-        Provenance { group_id: self.group_id, owner: self.request.owner.clone() }
+        Provenance { group_id: self.group_id.0, owner: self.request.owner.clone() }
     }
 
     pub(crate) fn is_load(&self) -> bool {
@@ -155,9 +164,9 @@ impl Sequence {
         is_first
     }
 
-    /// Records that `n_held` of its tokens were computed before a preemption: they count as used, even if they are evicted.
-    pub(crate) fn reach(&mut self, n_held: u32) {
-        self.n_reached = self.n_reached.max(n_held);
+    /// Records that `n_computed` of its tokens were computed before a preemption: they count as used, even if they are evicted.
+    pub(crate) fn record_preemption(&mut self, n_computed: u32) {
+        self.n_computed_before = self.n_computed_before.max(n_computed);
     }
 
     /// Lowers the number of cached prompt tokens and returns the difference; 0 after the first sampled token.
@@ -218,7 +227,7 @@ impl Sequence {
         let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
         let finished = self.finish_reason(&delta, token, 0, runner);
         let text = if finished.is_some() { self.text.finish_after(delta.text) } else { delta.text };
-        let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted, logprobs };
+        let event = TokenEvent { index: self.branch.0, token, text, slot, n_predicted: self.n_predicted, logprobs };
         Some(SampledToken { event: Some(event), last, finished })
     }
 
@@ -252,18 +261,18 @@ impl Sequence {
         Some(FinishReason::Length)
     }
 
-    /// Returns its usage, with `n_held` tokens computed. If it was cut short, only the computed part of the prompt counts.
-    pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
-        let n_most = self.n_reached.max(n_held).min(self.n_prompt);
-        let n_reached = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
-        let n_cached = self.n_cached().min(n_reached);
+    /// Returns its usage, with `n_computed` tokens computed. If it was cut short, only the computed part of the prompt counts.
+    pub(crate) fn usage(&self, n_computed: u32, is_cut_short: bool) -> Usage {
+        let n_most = self.n_computed_before.max(n_computed).min(self.n_prompt);
+        let n_available = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
+        let n_cached = self.n_cached().min(n_available);
         Usage {
-            n_computed: n_reached - n_cached,
+            n_prompt_computed: n_available - n_cached,
             n_cached,
             n_predicted: self.n_predicted,
             n_drafted: 0,
             n_draft_accepted: 0,
-            n_held,
+            n_context: n_computed,
             prompt_ms: self.clock.prompt_time().as_secs_f64() * 1e3,
             predicted_ms: self.clock.generation_time().as_secs_f64() * 1e3,
         }

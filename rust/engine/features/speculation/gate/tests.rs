@@ -34,7 +34,7 @@ fn observe(costs: &mut StepCost, n_rows: u32, step_s: fn(u32) -> f64) {
 }
 
 /// Returns the lengths that are best by `costs`, without drafts that are tried.
-fn lengths(candidates: &[Candidate], costs: &StepCost, max_rows: u32, max_decode_s: f64) -> Vec<usize> {
+fn lengths(candidates: &[DraftCandidate], costs: &StepCost, max_rows: u32, max_decode_s: f64) -> Vec<usize> {
     let n = u32::try_from(candidates.len()).unwrap();
     let decode_s = |n_drafted| costs.mean_s(shape(n + n_drafted));
     best_lengths(candidates, &StepLimits { decode_s: &decode_s, row_s: 0.0, token_s: 0.0, max_rows, max_decode_s }, |_| true)
@@ -47,8 +47,8 @@ fn uniforms(seed: u32) -> impl FnMut() -> f64 {
     move || random.uniform()
 }
 
-fn candidate(survival: Vec<f64>) -> Candidate {
-    Candidate { survival, slack: RateSlack::default() }
+fn candidate(survival: Vec<f64>) -> DraftCandidate {
+    DraftCandidate { survival, slack: RateSlack::default() }
 }
 
 #[test]
@@ -62,8 +62,30 @@ fn nothing_is_drafted_before_a_step_was_measured_nor_where_nothing_is_gained() {
     assert_eq!(lengths(&of(1.0), &measured(measured_s), 8, measured_s(4) * 1.05), [3]);
 }
 
+#[test]
+fn single_rows_at_a_drifting_speed_leave_the_relative_cost_of_drafts_as_it_was_learnt() {
+    let waves = [50.0, 160.0].map(|period| move |nth: f64| (0.5 * (nth / period).sin()).exp());
+    let ramps = [1.0, -1.0].map(|power| move |nth: f64| (1.0 + nth / 1_000.0_f64).powf(power));
+    let speeds: [&dyn Fn(f64) -> f64; 4] = [&waves[0], &waves[1], &ramps[0], &ramps[1]];
+    for (n_cells, speed) in [0, 100, 1_000, 4_000].into_iter().flat_map(|n_cells| speeds.map(|speed| (n_cells, speed))) {
+        let mut costs = StepCost::new();
+        let observe = |costs: &mut StepCost, n_rows, speed| {
+            costs.observe(StepShape { n_cells, ..shape(n_rows) }, measured_s(n_rows) * speed);
+        };
+        (0..400).for_each(|nth| observe(&mut costs, 1 + nth * 37 % 8, 1.0));
+        let mean_s = |costs: &StepCost, n_rows| costs.mean_s(StepShape { n_cells, ..shape(n_rows) });
+        let ratio = |costs: &StepCost| mean_s(costs, 8) / mean_s(costs, 1);
+        let learnt = ratio(&costs);
+        for nth in 0..1_000 {
+            observe(&mut costs, 1, speed(f64::from(nth)));
+            let found = ratio(&costs) / learnt;
+            assert!((0.85..=1.15).contains(&found), "{found} of what was learnt after {nth} steps with {n_cells} cells");
+        }
+    }
+}
+
 /// Returns the highest expected tokens per second over all lengths, and whether no sequence loses too much with `lengths`.
-fn brute_force(candidates: &[Candidate], limits: &StepLimits, lengths: &[usize]) -> (f64, f64, bool) {
+fn brute_force(candidates: &[DraftCandidate], limits: &StepLimits, lengths: &[usize]) -> (f64, f64, bool) {
     let rate = |lengths: &[usize]| {
         let n_more: Vec<f64> =
             candidates.iter().zip(lengths).map(|(candidate, &n)| candidate.survival[..n].iter().sum()).collect();
@@ -94,7 +116,7 @@ fn lengths_are_the_best_of_all_and_take_no_more_than_a_tenth_from_any_sequence()
         // The costs of rows after the first, by segments that end at 2, 4, 8 and so on.
         let costs_s = [0; 5].map(|_| uniform().powi(2) * 0.01);
         let n = 1 + round % 4;
-        let mut candidates: Vec<Candidate> = (0..n).map(|_| candidate(random_survival(&mut uniform))).collect();
+        let mut candidates: Vec<DraftCandidate> = (0..n).map(|_| candidate(random_survival(&mut uniform))).collect();
         if round % 3 == 0 {
             candidates.push(candidate(Vec::new()));
         }
@@ -126,7 +148,7 @@ fn random_survival(uniform: &mut impl FnMut() -> f64) -> Vec<f64> {
 fn a_sequence_that_had_drafts_may_lose_more_for_some_steps() {
     let costs = measured(measured_s);
     let n_drafted = |slack: RateSlack| {
-        let candidates = [candidate(vec![0.99; 8]), Candidate { slack, ..candidate(Vec::new()) }];
+        let candidates = [candidate(vec![0.99; 8]), DraftCandidate { slack, ..candidate(Vec::new()) }];
         lengths(&candidates, &costs, 8, f64::INFINITY)[0]
     };
     let step = ExpectedStep { step_s: measured_s(4), without_s: measured_s(2) };

@@ -1,0 +1,1 @@
+(function(){function e(e,t){return new RegExp(e.source,e.flags).test(t)}addEventListener(`message`,({data:{id:t,text:n,matchers:r}})=>{for(let[i,a]of r.entries())postMessage({id:t,nth:i,isFound:e(a,n)})})})();
