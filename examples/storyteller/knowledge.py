@@ -1,4 +1,4 @@
-"""Facts that the storyteller learns besides stories. The order of each table affects the corpus of a seed."""
+"""Facts in the training data of the storyteller. The order of each table affects the corpus of a seed."""
 
 CAPITALS = {
     "France": "Paris",

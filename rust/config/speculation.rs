@@ -54,7 +54,7 @@ impl SpeculationConfig {
                 Err("the model's cache cannot remove rejected tokens, since the model has recurrent layers or sliding windows")
             }
             SpeculationMode::Auto if !is_repeatable => Err(
-                "text could change in rare cases, since results depend on the batch here; set speculation to on to draft nevertheless",
+                "text could change in rare cases, since results depend on the batch here; --spec-type ngram-mod or speculation='on' drafts nevertheless",
             ),
             _ => Ok(()),
         }

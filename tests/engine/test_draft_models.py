@@ -36,7 +36,8 @@ async def test_a_draft_model_changes_no_bit() -> None:
 
 
 NO_REPEATABLE_RESULTS = (
-    "text could change in rare cases, since results depend on the batch here; set speculation to on to draft nevertheless"
+    "text could change in rare cases, since results depend on the batch here; "
+    "--spec-type ngram-mod or speculation='on' drafts nevertheless"
 )
 
 

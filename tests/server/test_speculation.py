@@ -197,7 +197,7 @@ async def test_properties_report_why_a_draft_model_is_not_used() -> None:
     async with AsyncTestClient(create_app(weft.Engine(config=config))) as client:
         await answers(client, 200)
         props = (await client.get("/props")).json()
-    assert props["speculation"].endswith("results depend on the batch here; set --spec-type to draft nevertheless")
+    assert props["speculation"].endswith("batch here; --spec-type ngram-mod or speculation='on' drafts nevertheless")
     assert props["default_generation_settings"]["speculative.types"] == "none"
 
 

@@ -175,13 +175,13 @@ impl Spec {
             let width = 2 + dice.number(setup.n_slots - 1);
             beams = Some(BeamSearch { width, length_penalty: 1.0, is_stochastic: dice.one_in(2) });
         }
-        let (n_most, longest) = (beams.map_or(3, |beams| beams.width), dice.of(&[20, setup.n_ctx_slot]));
+        let (max_branches, longest) = (beams.map_or(3, |beams| beams.width), dice.of(&[20, setup.n_ctx_slot]));
         let stem = (dice.below(3), 10 + usize::try_from(dice.below(40)).unwrap());
         let shift = ContextShift { n_keep: dice.one_in(2).then(|| dice.number(60)), n_discard: dice.number(2) * dice.number(40) };
         Self {
             stem,
             tail: (10 + dice.below(5), usize::try_from(dice.below(20)).unwrap()),
-            n: 1 + dice.number(n_most),
+            n: 1 + dice.number(max_branches),
             max_tokens: 1 + dice.number(longest),
             seed: dice.number(1_000),
             shape: BranchOptions { has_stop: false, ..BranchOptions::new(dice) },
@@ -707,7 +707,7 @@ fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
     if !is_ample || !player.forks.is_empty() || !player.streams.iter().all(is_plain) || !player.saved.is_empty() {
         return Ok(());
     }
-    let (mut known, mut n_most) = (BTreeSet::new(), 0);
+    let (mut known, mut n_computable) = (BTreeSet::new(), 0);
     for stream in &player.streams {
         let Origin::Request(spec) = &stream.origin else { return Ok(()) };
         let text = spec.text();
@@ -715,12 +715,12 @@ fn check_computed(setup: &Setup, player: &Player) -> Result<(), String> {
         let n_new = (1..=text.len()).filter(|&n| known.insert((adapters.clone(), text[..n].to_owned()))).count();
         let n_branches = spec.beams.map_or(spec.n, |beams| beams.width) as usize;
         // Short prefixes are not shared, and the last token of a prompt is computed for its logits.
-        n_most += if spec.uses_cache { n_new + 17 } else { text.len() * n_branches };
-        n_most += n_branches * (spec.max_tokens as usize + 1);
+        n_computable += if spec.uses_cache { n_new + 17 } else { text.len() * n_branches };
+        n_computable += n_branches * (spec.max_tokens as usize + 1);
     }
     let n_computed = player.control.n_computed();
-    if n_computed > n_most {
-        return Err(format!("{n_computed} tokens were computed; {n_most} are enough"));
+    if n_computed > n_computable {
+        return Err(format!("{n_computed} tokens were computed; {n_computable} are enough"));
     }
     Ok(())
 }

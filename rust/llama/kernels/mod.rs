@@ -110,20 +110,20 @@ impl Pool {
 
     /// Calls `work` with other kernels.
     pub(super) fn with_kernels<T>(&self, enabled: EnabledKernels, work: impl FnOnce() -> T) -> T {
-        let previous = self.replace(enabled);
-        let result = work();
-        self.replace(previous);
-        result
+        let usual = kernels_of(self.0).expect("it is registered until it is dropped");
+        if usual == enabled {
+            return work();
+        }
+        self.set_kernels(enabled);
+        let _guard = OnDrop(|| self.set_kernels(usual));
+        work()
     }
 
-    fn replace(&self, enabled: EnabledKernels) -> EnabledKernels {
-        let mut previous = enabled;
+    fn set_kernels(&self, enabled: EnabledKernels) {
         change_pools(|pools| {
-            let found = pools.iter_mut().find(|(address, _)| *address == self.0);
-            let (_, of_pool) = found.expect("it is registered until it is dropped");
-            previous = std::mem::replace(of_pool, enabled);
+            let own = pools.iter_mut().filter(|(address, _)| *address == self.0);
+            own.for_each(|(_, of_pool)| *of_pool = enabled);
         });
-        previous
     }
 }
 
@@ -169,9 +169,17 @@ pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item 
 
 pub(super) fn with_kernels<T>(enabled: EnabledKernels, hints: Option<DecodeHints>, decode: impl FnOnce() -> T) -> T {
     let previous = NEXT_DECODE.replace(Some((enabled, hints)));
-    let result = decode();
-    NEXT_DECODE.set(previous);
-    result
+    let _guard = OnDrop(|| NEXT_DECODE.set(previous));
+    decode()
+}
+
+/// Calls a function when it is dropped, also if a panic unwinds.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// `…_left` are operations that our kernels declined and left to llama.cpp.
@@ -212,11 +220,16 @@ fn enabled_in_pool(pool: *const c_void) -> EnabledKernels {
     let version = POOLS_VERSION.load(Ordering::Acquire);
     let (last, last_version, mut found) = LAST_POOL.get();
     if (last, last_version) != (pool.addr(), version) {
-        let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
-        found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, enabled)| *enabled);
+        found = kernels_of(pool.addr());
         LAST_POOL.set((pool.addr(), version, found));
     }
     found.unwrap_or_else(default_kernels)
+}
+
+/// Returns the kernels of the pool at `address`, if it is registered.
+fn kernels_of(address: usize) -> Option<EnabledKernels> {
+    let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
+    pools.iter().find(|(registered, _)| *registered == address).map(|(_, enabled)| *enabled)
 }
 
 fn default_kernels() -> EnabledKernels {

@@ -47,8 +47,7 @@ def properties(service: Service) -> schemas.Properties:
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
-        # The engine names its setting; a server is started with the flag.
-        speculation=(service.engine.no_speculation_reason or "on").replace("set speculation to on", "set --spec-type"),
+        speculation=service.engine.no_speculation_reason or "on",
         repeatable_embeddings=service.engine.embeddings_are_repeatable,
         pooling=service.engine.embedding_stats().pooling,
         chat_template_tool_use=service.chat.tool_use_source or msgspec.UNSET,

@@ -81,8 +81,8 @@ impl CutSearch {
         Ok(Self { spec, source, at, bytes, n_tokens: 0, last_valid: 0 })
     }
 
-    /// Reads at most `n_most` further tokens. Returns how many were read, and the position in tokens once it is found.
-    pub(crate) fn replay(&mut self, n_most: usize, runner: &impl Runner) -> Result<(usize, Option<u32>)> {
+    /// Reads at most `max_tokens` further tokens. Returns how many were read, and the position in tokens once it is found.
+    pub(crate) fn replay(&mut self, max_tokens: usize, runner: &impl Runner) -> Result<(usize, Option<u32>)> {
         let Self { source, at, bytes, n_tokens, last_valid, .. } = self;
         let at = *at;
         let first = source.sampled_range(source.n_predicted).start;
@@ -103,7 +103,7 @@ impl CutSearch {
             if *n_tokens == source.n_predicted {
                 break;
             }
-            if n_read == n_most {
+            if n_read == max_tokens {
                 return Ok((n_read, None));
             }
             append_text(source.tokens.at(first + *n_tokens), &source.branch_spec.request, runner, bytes);
@@ -184,12 +184,12 @@ impl ForkReplay {
         self.unreplayed.is_empty() && self.n_appended == self.append.len() && samplers_are_ready
     }
 
-    /// Replays at most `n_most` tokens, or the prompt for one sampler; returns the cost in replayed tokens.
-    pub(crate) fn replay(&mut self, n_most: usize, runner: &impl Runner) -> Result<usize> {
+    /// Replays at most `max_tokens` tokens, or the prompt for one sampler; returns the cost in replayed tokens.
+    pub(crate) fn replay(&mut self, max_tokens: usize, runner: &impl Runner) -> Result<usize> {
         let Self { cut: ForkCut { source, .. }, append, fork_state, branches, held_back, unreplayed, n_appended, .. } = self;
         if unreplayed.start < unreplayed.end {
-            let n_most = u32::try_from(n_most).unwrap_or(u32::MAX);
-            let part = unreplayed.start..unreplayed.end.min(unreplayed.start.saturating_add(n_most));
+            let max_tokens = u32::try_from(max_tokens).unwrap_or(u32::MAX);
+            let part = unreplayed.start..unreplayed.end.min(unreplayed.start.saturating_add(max_tokens));
             fork_state.accept(source.tokens.of(part.clone()), &source.branch_spec.request, runner);
             source.tokens.of(part.clone()).for_each(|token| branches.accept(token));
             unreplayed.start = part.end;
@@ -197,7 +197,7 @@ impl ForkReplay {
         }
         if *n_appended < append.len() {
             let continues_branch = matches!(branches, ReplayedBranches::Continue { .. });
-            let n = if continues_branch { n_most.min(append.len() - *n_appended) } else { append.len() };
+            let n = if continues_branch { max_tokens.min(append.len() - *n_appended) } else { append.len() };
             let part = &append[*n_appended..*n_appended + n];
             if continues_branch && *n_appended == 0 {
                 *held_back = fork_state.pending();

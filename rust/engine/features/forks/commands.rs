@@ -93,8 +93,8 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     if search.spec.own_stream.as_ref().unwrap_or(&search.source.sender).is_cancelled() {
         return Err(stream_ended_error());
     }
-    let n_most = scheduler.features().forks.n_replayable();
-    let (n_read, found) = search.replay(n_most, runner)?;
+    let max_tokens = scheduler.features().forks.n_replayable();
+    let (n_read, found) = search.replay(max_tokens, runner)?;
     scheduler.features_mut().forks.n_replayed += n_read;
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, source, .. } = *search;

@@ -74,9 +74,12 @@ impl Default for DraftModelUse {
 }
 
 struct StepTime<'a> {
-    /// Mean seconds with a number of drafted rows, without the time of a draft model.
-    with_rows_s: &'a dyn Fn(u32) -> f64,
-    max_s: f64,
+    /// Mean seconds of the decode with a number of drafted rows.
+    decode_s: &'a dyn Fn(u32) -> f64,
+    /// Mean seconds outside of the decode per emitted token.
+    token_s: f64,
+    /// Maximum mean seconds of the decode, including the time of the draft model.
+    max_decode_s: f64,
 }
 
 /// Expected tokens of a sequence in this step.
@@ -142,15 +145,17 @@ impl DraftModelUse {
                 + of_model.sum::<f64>()
                 + of_others.map(|expected| expected.other).sum::<f64>();
             let [n_drafted, n_passes] = [n_drafted, length].map(|n| u32::try_from(n).expect("drafts are short"));
-            let took_s = (step.with_rows_s)(n_drafted) + f64::from(n_passes) * self.pass_s;
-            let expected_step = ExpectedStep { step_s: took_s, without_s: (step.with_rows_s)(0) };
+            let decode_s = (step.decode_s)(n_drafted) + f64::from(n_passes) * self.pass_s;
+            let step_s = decode_s + step.token_s * n_emitted;
+            let without_s = (step.decode_s)(0) + step.token_s * expectations.iter().map(|_| 1.0).sum::<f64>();
+            let expected_step = ExpectedStep { step_s, without_s };
             let is_allowed = |expected: &Expectation| {
                 let n_accepted =
                     if is_of_model(&expected) { expected.survival.iter().take(length).sum() } else { expected.other };
                 expected.slack.after(1.0 + n_accepted, expected_step) >= 0.0
             };
-            let is_possible = length == 0 || took_s <= step.max_s && expectations.iter().all(is_allowed);
-            if is_possible { n_emitted / took_s.max(f64::MIN_POSITIVE) } else { 0.0 }
+            let is_possible = length == 0 || decode_s <= step.max_decode_s && expectations.iter().all(is_allowed);
+            if is_possible { n_emitted / step_s.max(f64::MIN_POSITIVE) } else { 0.0 }
         };
         let mut best = (0, rate(0) * (1.0 + MIN_GAIN));
         let model_max = info.max_draft as usize;
@@ -168,7 +173,7 @@ impl DraftModelUse {
         if self.caught_up_s == 0.0 {
             return FIRST_CAUGHT_UP;
         }
-        let left_s = step.max_s - (step.with_rows_s)(0);
+        let left_s = step.max_decode_s - (step.decode_s)(0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a negative or large number is clamped")]
         let n = (left_s / self.caught_up_s) as u32;
         n.max(MIN_CAUGHT_UP)
@@ -221,7 +226,8 @@ pub(crate) fn request<R: Runner>(
         return None;
     }
     let model = &mut scheduler.features_mut().speculation.model;
-    let step = StepTime { with_rows_s: &|n_drafted| room.decode_s(n_drafted), max_s: room.max_decode_s };
+    let step =
+        StepTime { decode_s: &|n_drafted| room.decode_s(n_drafted), token_s: room.token_s, max_decode_s: room.max_decode_s };
     let length = if is_forced { model_max } else { model.choose_length(&expectations, &step, info) };
     if length == 0 {
         return None;
@@ -306,11 +312,11 @@ mod tests {
     const INFO: DraftModelInfo = DraftModelInfo { kind: DraftKind::Simple, max_draft: 16, has_fixed_cost: false };
 
     /// Ten milliseconds, and half of one for each row.
-    fn with_rows_s(n_drafted: u32) -> f64 {
+    fn decode_s(n_drafted: u32) -> f64 {
         0.010 + 0.0005 * f64::from(n_drafted)
     }
 
-    const STEP: StepTime<'static> = StepTime { with_rows_s: &with_rows_s, max_s: f64::INFINITY };
+    const STEP: StepTime<'static> = StepTime { decode_s: &decode_s, token_s: 0.0, max_decode_s: f64::INFINITY };
 
     /// A sequence of which each drafted token is accepted with this probability.
     fn accepting(share: f64) -> [Expectation; 1] {
@@ -331,7 +337,7 @@ mod tests {
     #[test]
     fn a_step_with_drafts_stays_within_its_time() {
         let used = DraftModelUse { pass_s: 0.002, ..DraftModelUse::default() };
-        let length = used.best_length(&accepting(0.95), &StepTime { max_s: 0.016, ..STEP }, INFO);
+        let length = used.best_length(&accepting(0.95), &StepTime { max_decode_s: 0.016, ..STEP }, INFO);
         assert!((1..=2).contains(&length), "{length}");
     }
 

@@ -263,8 +263,8 @@ impl Sequence {
 
     /// Returns its usage, with `n_computed` tokens computed. If it was cut short, only the computed part of the prompt counts.
     pub(crate) fn usage(&self, n_computed: u32, is_cut_short: bool) -> Usage {
-        let n_most = self.n_computed_before.max(n_computed).min(self.n_prompt);
-        let n_available = if is_cut_short && self.n_predicted == 0 { n_most } else { self.n_prompt };
+        let n_ever_computed = self.n_computed_before.max(n_computed).min(self.n_prompt);
+        let n_available = if is_cut_short && self.n_predicted == 0 { n_ever_computed } else { self.n_prompt };
         let n_cached = self.n_cached().min(n_available);
         Usage {
             n_prompt_computed: n_available - n_cached,
