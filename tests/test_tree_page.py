@@ -55,8 +55,8 @@ async def test_the_pictures_are_current(engine: weft.Engine) -> None:
 
 def test_every_bound_on_the_page_is_so() -> None:
     assert f"{MAX_NODES:,} nodes and {MAX_BYTES >> 20} MiB" in PAGE
-    assert f"at most {MAX_CACHE_FILES} of them" in PAGE
-    assert f"at most {DEFAULT_DRAWN} nodes" in PAGE
+    assert f"for every leaf, at most {MAX_CACHE_FILES}." in PAGE
+    assert f"the {DEFAULT_DRAWN} nodes nearest to the root, or `limit` of them, up to {MAX_DRAWN:,}" in PAGE
     assert f"{DEFAULT_DRAWN} nodes that were used last, or `?limit=` of them up to {MAX_DRAWN:,}" in " ".join(CACHING.split())
 
 

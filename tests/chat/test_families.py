@@ -52,7 +52,7 @@ def test_every_family_is_tried_and_told_of() -> None:
     formats, broken = rows(GUIDE, "| format | a tool call | models |"), rows(BROKEN, "| family | two calls |")
     assert set(formats) == set(FAMILIES)
     assert formats == broken, "both tables have the same families in the same order"
-    assert f"the formats of {len(FAMILIES)} model families" in " ".join(GUIDE.split())
+    assert f"{len(FAMILIES)} formats of model families" in " ".join(GUIDE.split())
 
 
 def rows(page: str, head: str) -> list[str]:

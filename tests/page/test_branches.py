@@ -1,11 +1,12 @@
 """Branches: written beside each other, chosen, stopped, pruned, forked from a token, compared, and resumed."""
 
+import asyncio
 import json
 import re
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.page.engine import ANIMALS
 from tests.page.served import PageServer, tree
@@ -227,6 +228,31 @@ async def test_alternatives_are_chosen_by_keys(writer: Writer, server: PageServe
     await expect(writer.branches.get_by_role("article")).to_have_count(3)
     made = [node["text"] for node in (await server.nodes(document)).values()]
     assert sum(text.startswith(" old") for text in made) == 2
+
+
+async def test_branches_that_begin_late_leave_the_focus_where_it_went(writer: Writer, server: PageServer) -> None:
+    await begun(writer, server)
+    await continued(writer, 1)
+    await expect(writer.branch(1)).to_contain_text("reached its length")
+    is_elsewhere = asyncio.Event()
+
+    async def continue_later(route: Route) -> None:
+        await is_elsewhere.wait()
+        await route.continue_()
+
+    await writer.page.route("**/continue", continue_later)
+    await writer.text.focus()
+    await writer.press("Control+Home", *["Control+ArrowRight"] * 5, "Alt+Enter")
+    await expect(writer.page.get_by_role("listbox", name="Alternatives")).to_be_focused()
+    async with writer.page.expect_request("**/continue"):
+        await writer.press("ArrowDown", "Enter")
+    await writer.press("Control+Shift+f")
+    search = writer.page.get_by_role("searchbox", name="Search texts, notes and labels")
+    await expect(search).to_be_focused()
+    is_elsewhere.set()
+    await expect(writer.branches.get_by_role("article")).to_have_count(2)
+    await writer.write("door")
+    await expect(search).to_have_value("door")
 
 
 async def test_a_running_branch_is_forked_at_a_token_and_goes_on(writer: Writer, server: PageServer) -> None:

@@ -13,6 +13,8 @@ OWL = "Once upon a time The owl found door 1 and went through it. The owl found 
 async def test_a_kept_branch_is_typed_on(writer: Writer, server: PageServer) -> None:
     document = await begun(writer, server)
     await continued(writer, 3)
+    # What is typed into a branch that is being written would be another branch.
+    await expect(writer.branch(2)).to_contain_text("reached its length")
     await writer.branch(2).get_by_role("button", name="Keep").click()
     await expect(writer.text).to_be_focused()
     await writer.shows(OWL)
@@ -127,6 +129,7 @@ async def test_branches_are_chosen_on_a_phone(server: PageServer, new_writer: Ne
     await phone.page.get_by_role("combobox", name="Branches").select_option("× 4")
     await phone.page.get_by_role("combobox", name="Until").select_option("16 tokens")
     await phone.page.get_by_role("button", name="Continue", exact=True).tap()
+    await expect(phone.branch(2)).to_contain_text("reached its length")
     await phone.branch(2).get_by_role("button", name="Keep").tap()
     await expect(phone.branches).to_be_hidden()
     await phone.shows(OWL)

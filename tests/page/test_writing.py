@@ -135,6 +135,30 @@ async def test_text_typed_before_a_branch_begins_stands_beside_it(writer: Writer
     assert [(node["parent"], node["text"][:12]) for node in nodes] == [(None, "Once"), (1, " upon a time"), (1, " The fox fou")]
 
 
+async def test_undo_before_branches_begin_waits_and_removes_them(writer: Writer, server: PageServer) -> None:
+    document = await server.create("Hasty", *tree("Once"))
+    await writer.open(document)
+    await writer.to_end()
+    await writer.write(" upon")
+    is_undone = asyncio.Event()
+
+    async def continue_later(route: Route) -> None:
+        await is_undone.wait()
+        await route.continue_()
+
+    await writer.page.route("**/continue", continue_later)
+    async with writer.page.expect_request("**/continue"):
+        await writer.press("Control+Enter")
+    await writer.press("Control+z")
+    is_undone.set()
+    await expect(writer.messages).to_contain_text("Undone")
+    await writer.shows("Once upon")
+    assert await server.texts(document) == ["Once upon"]
+    await writer.text.focus()
+    await writer.press("Control+z")
+    await writer.shows("Once")
+
+
 @pytest.mark.parametrize("n_words", [0, 2])
 async def test_text_typed_while_a_branch_is_followed_stands_beside_it(writer: Writer, server: PageServer, n_words: int) -> None:
     document = await server.create("Followed", *tree("Once"))

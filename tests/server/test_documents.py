@@ -244,7 +244,9 @@ async def test_a_branch_is_stopped_and_keeps_its_text(client: httpx.AsyncClient,
         await events.until(lambda: len(events.texts.get((name, first["id"]), "")) > 20)
         await post(client, f"{document}/nodes/{first['id']}/stop", {})
         await events.until(lambda: events.states[name, first["id"]] == "done")
-        assert events.states[name, second["id"]] == "running"
+        await events.until(lambda: events.states[name, second["id"]] == "done")
+        other = (await client.get(f"{document}/nodes/{second['id']}")).json()
+        assert other["finish_reason"] == "context_full"
         stopped = (await client.get(f"{document}/nodes/{first['id']}")).json()
         assert stopped["finish_reason"] == "cancelled"
         assert stopped["text"] == events.texts[name, first["id"]]

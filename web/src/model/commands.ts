@@ -53,6 +53,9 @@ export interface ContinueOptions {
  * Methods that return a boolean return whether the server has made the change. Offsets are UTF-16 units in a node's text.
  */
 export class Commands {
+  /** Requests for branches that are not answered yet. */
+  private readonly starting = new Set<Promise<unknown>>();
+
   constructor(private readonly workspace: Workspace) {}
 
   // Nodes
@@ -227,7 +230,20 @@ export class Commands {
    * The server writes them to their ends, whether the page stays open or not. The text column shows them unless the user types or
    * goes elsewhere before the answer.
    */
-  async continueFrom(node: number, options: ContinueOptions = {}): Promise<number[]> {
+  continueFrom(node: number, options: ContinueOptions = {}): Promise<number[]> {
+    const branches = this.startBranches(node, options);
+    this.starting.add(branches);
+    const remove = () => this.starting.delete(branches);
+    branches.then(remove, remove);
+    return branches;
+  }
+
+  /** Waits until all branches that were requested are in the history, or their requests have failed. */
+  async branchesStarted(): Promise<void> {
+    await Promise.allSettled(this.starting);
+  }
+
+  private async startBranches(node: number, options: ContinueOptions): Promise<number[]> {
     const document = this.opened();
     const typing = this.workspace.typing!;
     if (!(await this.flush())) return [];

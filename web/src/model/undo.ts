@@ -27,7 +27,8 @@ export class Undo {
 
   undo(): Promise<void> {
     return this.queue(async () => {
-      const { history, notices } = this.workspace;
+      const { commands, history, notices } = this.workspace;
+      await commands.branchesStarted();
       const entry = await this.prepared(() => history.nextUndo, "undo");
       if (entry === undefined) notices.show(texts.history.nothingToUndo);
       else if (await this.run(entry, "undo", () => history.dropUndo())) {

@@ -66,7 +66,8 @@ function textElement(node: number): HTMLElement | null {
 
 function rangeOf(node: number, from: number, to: number): Range | null {
   const container = textElement(node);
-  const text = [...(container?.childNodes ?? [])].find((child) => child instanceof Text && child.length > 0) as Text | undefined;
+  const text = [...(container?.childNodes ?? [])].find((child) => child instanceof Text && child.length > 0) as
+    Text | undefined;
   if (!container || !text) return null;
   const start = from - Number(container.dataset.start);
   if (start < 0 || start > text.length) return null;

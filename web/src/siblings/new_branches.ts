@@ -5,17 +5,23 @@ import { branchesViewOf } from "./branches_view.svelte";
 
 /** Starts branches with another token in place of the inspected one, and shows them. */
 export async function chooseAlternative(workspace: Workspace, alternative: TokenAlternative): Promise<void> {
-  showBranches(workspace, await tokenInspector(workspace).choose(alternative));
+  await showBranches(workspace, tokenInspector(workspace).choose(alternative));
 }
 
 /** Starts branches after the inspected token, and shows them. */
 export async function forkAtToken(workspace: Workspace): Promise<void> {
-  showBranches(workspace, await tokenInspector(workspace).fork());
+  await showBranches(workspace, tokenInspector(workspace).fork());
 }
 
-function showBranches(workspace: Workspace, [first]: readonly number[]): void {
+async function showBranches(workspace: Workspace, started: Promise<readonly number[]>): Promise<void> {
+  const focused = document.activeElement;
+  const [first] = await started;
   const view = branchesViewOf(workspace);
   if (first === undefined || view === null) return;
   view.focusedId = first;
-  workspace.panels.show("branches");
+  const { activeElement } = document;
+  // The user may have gone on meanwhile.
+  const isFocusFree = activeElement === focused || activeElement === document.body;
+  if (isFocusFree) workspace.panels.show("branches");
+  else workspace.panels.select("branches");
 }
