@@ -1,9 +1,10 @@
 //! Drafts of a draft model, by their length, and as the engine chooses it.
 //!
 //! Every step drafts `k` tokens, whatever they cost, for each `k`. That gives the acceptance by position, the time of a pass of the
-//! draft model and of the steps that verify. The formula expects `e(k) × t(0) ÷ (t(k) + k × p)` times the speed without drafts,
-//! where `e(k)` is one more than the expected number of accepted tokens, `t(k)` the time of a step without the draft model, and `p`
-//! the time of a pass. The last row is the engine with its default settings: it must draft where the formula gains, and stop where
+//! draft model and of the steps that verify. The formula expects `e(k) × t(0) ÷ (t(k) + n(k) × p)` times the speed without drafts,
+//! where `e(k)` is one more than the expected number of accepted tokens, `t(k)` the time of a step without the draft model, `n(k)`
+//! the number of its passes, and `p` the time of a pass. The draft model needs `k` passes, and one more if all tokens of the last
+//! draft were accepted, to read the last one. The last row is the engine with its default settings: it must draft where the formula gains, and stop where
 //! it loses.
 
 use std::path::Path;
@@ -94,13 +95,15 @@ fn table(model: &Arc<Model>, options: &Options, requests: &[Request]) -> Result<
         runs[lengths.len() + 1].push(run(&gated, owned(requests.to_vec()), &expected)?);
     }
     let medians: Vec<Measured> = runs.iter().map(|runs| median(runs)).collect();
-    print(&lengths, &medians);
+    print(n_streams, &lengths, &medians);
     Ok(())
 }
 
-fn print(lengths: &[u32], medians: &[Measured]) {
+fn print(n_streams: u32, lengths: &[u32], medians: &[Measured]) {
+    let n_streams = n_streams.cast_signed();
     let (off, longest) = (&medians[0], &medians[lengths.len()]);
-    let passes = medians[1..=lengths.len()].iter().zip(lengths).map(|(run, &k)| run.model_ms / f64::from(k));
+    let n_passes = |k: u32| f64::from(k) + 1.0 - (1.0 - longest.survival[k as usize - 1]).powi(n_streams);
+    let passes = medians[1..=lengths.len()].iter().zip(lengths).map(|(run, &k)| run.model_ms / n_passes(k));
     let pass_ms = Spread::of(&passes.collect::<Vec<_>>()).median;
     println!(
         "a pass of the draft model takes {pass_ms:.3} ms, {:.2} of a step without drafts ({:.3} ms)",
@@ -115,7 +118,7 @@ fn print(lengths: &[u32], medians: &[Measured]) {
     let mut best = (0, 1.0);
     for (run, &k) in medians[1..].iter().zip(lengths) {
         let n_expected = 1.0 + longest.survival.iter().take(k as usize).sum::<f64>();
-        let expected = n_expected * off.step_ms / (run.step_ms + f64::from(k) * pass_ms);
+        let expected = n_expected * off.step_ms / (run.step_ms + n_passes(k) * pass_ms);
         if expected > best.1 {
             best = (k, expected);
         }

@@ -215,6 +215,7 @@ pub(crate) fn model_time(features: &SchedulerFeatures) -> Duration {
 pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
     let Speculator { gate, model, .. } = &mut features.speculation;
     gate.observe(took.saturating_sub(model.spent()).as_secs_f64());
+    model.observe_step(took);
 }
 
 pub(crate) fn add_to(features: &SequenceFeatures, finished: &mut Finished) {
