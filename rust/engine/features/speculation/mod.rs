@@ -41,6 +41,10 @@ use crate::sampling::TokenStrings;
 /// caches, and takes 3.6 µs (two cores of an Intel Xeon).
 const MAX_INDEX_BYTES: usize = 8 << 20;
 
+/// Minimum probability that a token is accepted with all before it, so that it is considered: no row is that cheap. Measured rows cost
+/// 0.05 of a step or more for one stream, and 0.8 ÷ n for n streams.
+const MIN_SURVIVAL: f64 = 0.03;
+
 /// Maximum number of tokens of prompts that one step adds to the index.
 const MAX_INDEXED: u32 = 2048;
 
@@ -144,9 +148,10 @@ fn choose(
         length
     };
     let forced: Vec<usize> = proposals.iter().map(forced).collect();
-    let candidate = |(_, proposal): &(SchedulingKey, DraftProposal)| DraftCandidate {
-        survival: if proposal.is_forced { Vec::new() } else { proposal.survival.clone() },
-        slack: proposal.slack,
+    let min_survival = if row_percent.is_some() { 0.0 } else { MIN_SURVIVAL };
+    let candidate = |(_, proposal): &(SchedulingKey, DraftProposal)| {
+        let survival = proposal.survival.iter().take_while(|&&survival| !proposal.is_forced && survival >= min_survival);
+        DraftCandidate { survival: survival.copied().collect(), slack: proposal.slack }
     };
     let candidates: Vec<DraftCandidate> = proposals.iter().map(candidate).collect();
     let DraftRoom { row_s, token_s, max_decode_s, .. } = *room;

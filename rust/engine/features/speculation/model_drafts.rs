@@ -88,9 +88,29 @@ struct Expectation {
     /// Tokens of the draft that is proposed without the model, and how many of them will be accepted.
     n_other: usize,
     other: f64,
-    /// Probability that each token of a model's draft is accepted with all before it; empty if none is requested.
-    survival: Vec<f64>,
+    /// Tokens of a model's draft that will be accepted, by its length from 1 on; empty if none is requested.
+    of_model: Vec<f64>,
     slack: RateSlack,
+}
+
+impl Expectation {
+    fn n_drafted(&self, length: usize) -> usize {
+        if self.of_model.is_empty() { self.n_other } else { length.min(self.of_model.len()) }
+    }
+
+    /// Returns the tokens that will be accepted, if the model drafts `length`.
+    fn n_accepted(&self, length: usize) -> f64 {
+        self.of_model.get(length - 1).or(self.of_model.last()).copied().unwrap_or(self.other)
+    }
+
+    /// Returns the probability that all `length` tokens of the model are accepted.
+    fn whole_share(&self, length: usize) -> f64 {
+        match self.of_model.get(..length) {
+            Some([.., shorter, whole]) => whole - shorter,
+            Some([whole]) => *whole,
+            _ => 0.0,
+        }
+    }
 }
 
 impl DraftModelUse {
@@ -138,40 +158,31 @@ impl DraftModelUse {
     /// Returns the length with the highest expected tokens per second; 0 if none gains. The slack of a sequence must allow the step:
     /// otherwise the draft is made and never verified, which costs time, and with it more of the slack.
     fn best_length(&self, expectations: &[Expectation], step: &StepTime<'_>, info: DraftModelInfo) -> usize {
-        let rate = |length: usize| {
-            let is_of_model = |expected: &&Expectation| length > 0 && !expected.survival.is_empty();
-            let n_of_model = expectations.iter().filter(is_of_model).map(|expected| length.min(expected.survival.len()));
-            let of_others = expectations.iter().filter(|expected| !is_of_model(expected));
-            let n_drafted = n_of_model.sum::<usize>() + of_others.clone().map(|expected| expected.n_other).sum::<usize>();
-            let of_model = expectations.iter().filter(is_of_model).flat_map(|expected| expected.survival.iter().take(length));
-            let n_emitted = expectations.iter().map(|_| 1.0).sum::<f64>()
-                + of_model.sum::<f64>()
-                + of_others.map(|expected| expected.other).sum::<f64>();
+        let without_s = (step.decode_s)(0) + step.token_s * expectations.iter().map(|_| 1.0).sum::<f64>();
+        let model_max = info.max_draft as usize;
+        let mut best = (0, 0.0);
+        for length in if info.has_fixed_cost { model_max } else { 1 }..=model_max {
+            let (mut n_drafted, mut n_emitted, mut all_cut) = (0, 0.0, 1.0);
+            for expected in expectations {
+                n_drafted += expected.n_drafted(length);
+                n_emitted += 1.0 + expected.n_accepted(length);
+                all_cut *= 1.0 - expected.whole_share(length);
+            }
             let [n_drafted, n_passes] = [n_drafted, length].map(|n| u32::try_from(n).expect("drafts are short"));
             // The model has not read the last token of a draft; it reads that in a pass of its own once all tokens were accepted.
-            let is_cut = |expected: &Expectation| 1.0 - expected.survival.get(length.saturating_sub(1)).unwrap_or(&0.0);
-            let reads_last: f64 = 1.0 - expectations.iter().filter(is_of_model).map(is_cut).product::<f64>();
-            let decode_s = (step.decode_s)(n_drafted) + (f64::from(n_passes) + reads_last) * self.pass_s;
-            let step_s = decode_s + step.token_s * n_emitted;
-            let without_s = (step.decode_s)(0) + step.token_s * expectations.iter().map(|_| 1.0).sum::<f64>();
-            let expected_step = ExpectedStep { step_s, without_s };
-            let is_allowed = |expected: &Expectation| {
-                let n_accepted =
-                    if is_of_model(&expected) { expected.survival.iter().take(length).sum() } else { expected.other };
-                expected.slack.after(1.0 + n_accepted, expected_step) >= 0.0
-            };
-            let is_possible = length == 0 || decode_s <= step.max_decode_s && expectations.iter().all(is_allowed);
-            if is_possible { n_emitted / step_s.max(f64::MIN_POSITIVE) } else { 0.0 }
-        };
-        let mut best = (0, rate(0) * (1.0 + MIN_GAIN));
-        let model_max = info.max_draft as usize;
-        for length in if info.has_fixed_cost { model_max } else { 1 }..=model_max {
-            let rate = rate(length);
-            if rate > best.1 {
+            let decode_s = (step.decode_s)(n_drafted) + (f64::from(n_passes) + 1.0 - all_cut) * self.pass_s;
+            let expected_step = ExpectedStep { step_s: decode_s + step.token_s * n_emitted, without_s };
+            let rate = n_emitted / expected_step.step_s;
+            let is_allowed =
+                |expected: &Expectation| expected.slack.after(1.0 + expected.n_accepted(length), expected_step) >= 0.0;
+            if rate > best.1 && decode_s <= step.max_decode_s && expectations.iter().all(is_allowed) {
                 best = (length, rate);
             }
         }
-        best.0
+        let n_without: f64 = expectations.iter().map(|expected| 1.0 + expected.other).sum();
+        let n_other: usize = expectations.iter().map(|expected| expected.n_other).sum();
+        let other_s = (step.decode_s)(u32::try_from(n_other).expect("drafts are short")) + step.token_s * n_without;
+        if best.1 * other_s > n_without * (1.0 + MIN_GAIN) { best.0 } else { 0 }
     }
 
     /// Returns the number of tokens that the draft model may catch up with in the rest of the time of a step.
@@ -228,7 +239,7 @@ pub(crate) fn request<R: Runner>(
     let is_forced = is_forced(scheduler);
     let expectations: Vec<Expectation> =
         proposals.iter().map(|(key, proposal)| expectation(scheduler, *key, proposal, model_max)).collect();
-    if expectations.iter().all(|expected| expected.survival.is_empty()) {
+    if expectations.iter().all(|expected| expected.of_model.is_empty()) {
         return None;
     }
     let model = &mut scheduler.features_mut().speculation.model;
@@ -239,7 +250,7 @@ pub(crate) fn request<R: Runner>(
         return None;
     }
     let max_caught_up = if is_forced { FIRST_CAUGHT_UP } else { model.max_caught_up(&step) };
-    let drafted: Vec<usize> = (0..proposals.len()).filter(|&nth| !expectations[nth].survival.is_empty()).collect();
+    let drafted: Vec<usize> = (0..proposals.len()).filter(|&nth| !expectations[nth].of_model.is_empty()).collect();
     let max_draft = |proposal: &DraftProposal| u32::try_from(length.min(proposal.max_draft)).expect("drafts are short");
     let sequences = drafted.iter().map(|&nth| (proposals[nth].0, max_draft(&proposals[nth].1))).collect();
     model.requested = Some((drafted, Instant::now()));
@@ -274,17 +285,26 @@ fn expectation(scheduler: &mut Scheduler, key: SchedulingKey, proposal: &DraftPr
     let is_forced = is_forced(scheduler);
     let DraftProposal { source, tokens, survival, max_draft, slack, .. } = proposal;
     let other: f64 = survival.iter().sum();
-    let mut expected = Expectation { n_other: tokens.len(), other, survival: Vec::new(), slack: *slack };
+    let mut expected = Expectation { n_other: tokens.len(), other, of_model: Vec::new(), slack: *slack };
     let sequence = scheduler.sequence_mut(key);
     let has_media = !sequence.media_from(0).is_empty();
     let Some(drafts) = sequence.features.speculation.as_mut().filter(|_| *max_draft > 0 && *source != DraftSource::Replay) else {
         return expected;
     };
-    let of_model = drafts.acceptance.of(DraftSource::Model).survival(0, model_max.min(*max_draft));
-    if !has_media && (is_forced || of_model.iter().sum::<f64>() > other) {
-        expected.survival = of_model;
+    let survival = drafts.acceptance.of(DraftSource::Model).survival(0, model_max.min(*max_draft));
+    if !has_media && (is_forced || survival.iter().sum::<f64>() > other) {
+        expected.of_model = accepted_by_length(survival);
     }
     expected
+}
+
+/// Returns the expected number of accepted tokens of a draft by its length from 1 on.
+fn accepted_by_length(survival: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let sum = |sum: &mut f64, survival| {
+        *sum += survival;
+        Some(*sum)
+    };
+    survival.into_iter().scan(0.0, sum).collect()
 }
 
 /// Replaces a proposal by a draft of the model, if it is expected to have more tokens accepted.
@@ -326,7 +346,8 @@ mod tests {
 
     /// A sequence of which each drafted token is accepted with this probability.
     fn accepting(share: f64) -> [Expectation; 1] {
-        [Expectation { n_other: 0, other: 0.0, survival: (1..=16).map(|n| share.powi(n)).collect(), slack: RateSlack::default() }]
+        let of_model = accepted_by_length((1..=16).map(|n| share.powi(n)));
+        [Expectation { n_other: 0, other: 0.0, of_model, slack: RateSlack::default() }]
     }
 
     #[test]
