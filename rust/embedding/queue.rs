@@ -6,7 +6,7 @@ use std::mem::take;
 use crate::config::Pooling;
 use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
-use crate::request::{Encoding, Prompt, PromptRun, Token, ensure, ensure_value, reject};
+use crate::request::{Encoding, Prompt, PromptRun, Token, ensure, ensure_value, is_in_vocabulary, reject};
 
 pub const MAX_TOKENS: usize = 1 << 20;
 
@@ -147,8 +147,7 @@ impl EmbeddingQueue {
                 PromptRun::Tokens(tokens) => Some(tokens),
                 PromptRun::Media(_) => None,
             });
-            let is_unknown = |token: &Token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
-            if let Some(token) = tokens.flatten().copied().find(is_unknown) {
+            if let Some(token) = tokens.flatten().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
                 return reject(
                     "texts",
                     format!("token {token} of text {text_index} is not in the vocabulary ({n_vocab} tokens)"),

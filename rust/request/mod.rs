@@ -272,12 +272,16 @@ fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result
     ensure(n <= max, param, format_args!("{param} has {n} {unit}; at most {max} are allowed"))
 }
 
+pub(crate) fn is_in_vocabulary(token: Token, n_vocab: usize) -> bool {
+    usize::try_from(token).is_ok_and(|id| id < n_vocab)
+}
+
 pub(crate) fn validate_tokens<'a>(
     param: &'static str,
     tokens: impl IntoIterator<Item = &'a Token>,
     n_vocab: usize,
 ) -> Result<()> {
-    match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
+    match tokens.into_iter().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
         Some(token) => reject(param, format!("token {token} is not in the vocabulary ({n_vocab} tokens)")),
         None => Ok(()),
     }

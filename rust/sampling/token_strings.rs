@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::request::Token;
 use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
 
@@ -64,7 +65,7 @@ impl TokenStrings {
 
     /// The first lookup of a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens.
     pub(crate) fn breakers(&self, texts: &[String]) -> Arc<SequenceBreakers> {
-        let mut cached = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = lock(&self.breakers);
         if let Some(at) = cached.iter().position(|(list, _)| list == texts) {
             cached[at..].rotate_left(1);
         } else {

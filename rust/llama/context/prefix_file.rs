@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::llama::context::{byte_reader::ByteReader, kv_size::ggml_type};
 use crate::llama::model::identity::{Identity, with_change};
 use crate::llama::{Adapter, Model};
-use crate::request::{SavedPiece, SavedPrefix, Token};
+use crate::request::{SavedPiece, SavedPrefix, Token, is_in_vocabulary};
 
 const MAGIC: [u8; 8] = *b"weftpref";
 const VERSION: u32 = 1;
@@ -209,7 +209,7 @@ impl PrefixFiles {
         let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32().ok_or(TOO_SHORT)?) } else { None };
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = read_numbers(&mut reader, n_tokens).ok_or(TOO_SHORT)?.map(Token::from_le_bytes).collect();
-        if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
+        if let Some(token) = tokens.iter().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
             return Err(format!("token {token} is not in the vocabulary ({n_vocab} tokens)"));
         }
         let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(ByteReader).ok_or(TOO_SHORT)?;

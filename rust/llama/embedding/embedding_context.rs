@@ -1,6 +1,6 @@
 //! Computes embeddings of batches of texts, and of texts with images or audio.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
@@ -17,6 +17,7 @@ use crate::llama::embedding::{memory_check, shares_prefixes};
 use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
 use crate::llama::kernels;
 use crate::llama::model::{Model, kinds::is_t5};
+use crate::lock::lock;
 use crate::request::{Prompt, PromptRun, Token};
 
 /// Leaves embeddings about a third of a processor that is busy with generation; ten more levels, a third as many embeddings.
@@ -124,7 +125,7 @@ impl EmbeddingContext {
     }
 
     fn active_adapters(&self) -> ActiveAdapters {
-        let active = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let active = lock(&self.adapters).clone();
         ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 

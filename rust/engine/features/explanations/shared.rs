@@ -1,7 +1,8 @@
 //! A cache explanation, shared by the sequence that computes the prompt and the stream's reader.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::request::{Explanation, Token, is_of_medium};
 use crate::sampling::TokenStrings;
 
@@ -24,12 +25,12 @@ impl SharedExplanation {
     }
 
     pub(crate) fn lower(&self, n_found: u32) {
-        self.lock().lower(n_found);
+        lock(&self.explanation).lower(n_found);
     }
 
     /// Returns a copy with the text position of each cause and the text around it. Detokenizes the prompt.
     pub(crate) fn with_excerpts(&self) -> Explanation {
-        let mut explanation = self.lock().clone();
+        let mut explanation = lock(&self.explanation).clone();
         for run in &mut explanation.computed {
             let (before, after) = self.prompt.split_at(run.at as usize);
             let text = text_of(before, &self.token_strings);
@@ -41,10 +42,6 @@ impl SharedExplanation {
             run.here = excerpt(&text_of(after, &self.token_strings));
         }
         explanation
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Explanation> {
-        self.explanation.lock().expect("no code that holds an explanation can panic")
     }
 }
 
