@@ -51,7 +51,7 @@ impl WorkerThread {
         Ok((thread, value))
     }
 
-    /// Returns whether the thread exists in this process, which is false in a forked child.
+    /// Returns true if the thread exists in this process, which is false in a forked child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         process::id() == self.process_id
     }

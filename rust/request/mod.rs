@@ -1,5 +1,5 @@
 //! Requests and the events of their streams: plain data that crosses threads.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod constraint;
 mod diversity;
@@ -149,7 +149,7 @@ pub enum Task {
 pub struct SavedPrefix {
     pub tokens: Vec<Token>,
     /// Copies of consecutive cell runs that cover the prompt from 0 to its end.
-    pub pieces: Vec<SavedPiece>,
+    pub runs: Vec<SavedRun>,
     /// Logits after the prompt, for memories whose state cannot be truncated to compute them again.
     pub logits: Option<Vec<f32>>,
     pub adapters: Vec<AdapterScale>,
@@ -157,7 +157,7 @@ pub struct SavedPrefix {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct SavedPiece {
+pub struct SavedRun {
     pub range: Range<u32>,
     /// State in the format of [`Runner::save`](crate::engine::runner::Runner::save).
     pub bytes: Arc<[u8]>,
@@ -313,7 +313,7 @@ impl Request {
         self.prompt.n_tokens() + self.suffix.len()
     }
 
-    /// Returns whether two branches of one stream can share all computed tokens and the logits after them.
+    /// Returns true if two branches of one stream can share all computed tokens and the logits after them.
     pub(crate) fn can_share_prompt_with(&self, other: &Self) -> bool {
         let prompt_fields = |r: &Self| (r.priority, r.slot, r.uses_cache, r.keeps_answers, r.max_chunk, r.owner.clone());
         prompt_fields(self) == prompt_fields(other)
@@ -417,12 +417,12 @@ impl Request {
         let Task::Load(saved) = &self.task else { return Ok(()) };
         let is_prompt_equal = self.prompt.ids().eq(saved.tokens.iter().copied());
         let mut end = 0;
-        let is_contiguous = saved.pieces.iter().all(|piece| {
-            let follows = piece.range.start == end && piece.range.end > end;
-            end = piece.range.end;
+        let is_contiguous = saved.runs.iter().all(|run| {
+            let follows = run.range.start == end && run.range.end > end;
+            end = run.range.end;
             follows
         });
         let is_covered = is_prompt_equal && is_contiguous && end as usize == saved.tokens.len();
-        ensure(is_covered, "prompt", "the saved pieces must cover the prompt exactly, in order and without gaps")
+        ensure(is_covered, "prompt", "the saved runs must cover the prompt exactly, in order and without gaps")
     }
 }

@@ -38,7 +38,7 @@ pub trait Vocabulary: Send + Sync {
     /// Returns the token that starts texts, if there is one.
     fn opening(&self) -> Option<Token>;
 
-    /// Returns whether `token` ends a text.
+    /// Returns true if `token` ends a text.
     fn is_end(&self, token: Token) -> bool;
 
     /// Returns every token that ends a text.

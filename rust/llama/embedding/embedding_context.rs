@@ -46,14 +46,14 @@ impl EmbeddingContext {
         shape: EmbedderShape,
         adapters: DefaultAdapters,
     ) -> error::Result<Self> {
-        let mut context = Self::make(model, config, shape, Arc::clone(&adapters))?;
+        let mut context = Self::create(model, config, shape, Arc::clone(&adapters))?;
         if !config.embedding_kernels.attention || memory::is_offloaded(model) || !context.leaves_attention()? {
             return Ok(context);
         }
         tracing::warn!("embeddings use llama.cpp's attention: Weft's kernels do not support every layer of this model");
         drop(context);
         let embedding_kernels = EnabledKernels { attention: false, ..config.embedding_kernels };
-        Self::make(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
+        Self::create(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
     }
 
     fn leaves_attention(&mut self) -> error::Result<bool> {
@@ -64,7 +64,12 @@ impl EmbeddingContext {
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(model: &Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> error::Result<Self> {
+    fn create(
+        model: &Arc<Model>,
+        config: &ResolvedConfig,
+        shape: EmbedderShape,
+        adapters: DefaultAdapters,
+    ) -> error::Result<Self> {
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let attention = EmbeddingAttention::new(model, config.embedding_kernels.attention);
         let params = params(model, config, &shape, attention);

@@ -41,7 +41,7 @@ impl Markers {
         self.tail.clear();
     }
 
-    /// Returns whether one of a marker and `text` starts with the other.
+    /// Returns true if one of a marker and `text` starts with the other.
     pub(super) fn may_begin(&self, text: &[u8]) -> bool {
         self.texts.iter().any(|marker| marker.starts_with(text) || text.starts_with(marker))
     }

@@ -32,14 +32,14 @@ impl SharedExplanation {
     pub(crate) fn with_excerpts(&self) -> Explanation {
         let mut explanation = lock(&self.explanation).clone();
         for run in &mut explanation.computed {
-            let (before, after) = self.prompt.split_at(run.at as usize);
+            let (before, after) = self.prompt.split_at(run.position as usize);
             let text = text_of(before, &self.token_strings);
-            run.byte = text.len() as u64;
-            run.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
+            run.byte_offset = text.len() as u64;
+            run.character_offset = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
             let before = &before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..];
             let after = &after[..after.len().min(N_TOKENS_AFTER as usize)];
-            run.before = excerpt_end(&text_of(before, &self.token_strings));
-            run.here = excerpt(&text_of(after, &self.token_strings));
+            run.text_before = excerpt_end(&text_of(before, &self.token_strings));
+            run.text_at = excerpt(&text_of(after, &self.token_strings));
         }
         explanation
     }

@@ -146,7 +146,7 @@ fn a_plan_can_be_made_again() {
     }
 }
 
-/// Returns whether `f` panics with a message that contains `word`.
+/// Returns true if `f` panics with a message that contains `word`.
 fn panics_with(word: &str, f: impl FnOnce() + std::panic::UnwindSafe) -> bool {
     let message = std::panic::catch_unwind(f).expect_err("it does not panic");
     message.downcast_ref::<String>().map(String::as_str).or(message.downcast_ref::<&str>().copied()).unwrap().contains(word)
