@@ -409,7 +409,7 @@ impl Runner for FakeRunner {
         std::thread::sleep(duration);
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
         for token in bytes.chunks(SAVED_TOKEN_BYTES) {
-            let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
+            let digest = |offset: usize| Some(u64::from_le_bytes(token.get(offset..offset + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
             tokens.push(read.ok_or_else(|| StateError::Refused("the saved piece is truncated".into()))?);

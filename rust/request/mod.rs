@@ -256,6 +256,15 @@ pub(crate) fn reject<T>(param: &'static str, message: impl Into<String>) -> Resu
     Err(Error::InvalidRequest { param, message: message.into() })
 }
 
+#[cfg(test)]
+fn rejected_param_of(result: Result<()>) -> Option<&'static str> {
+    match result {
+        Ok(()) => None,
+        Err(Error::InvalidRequest { param, .. }) => Some(param),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 pub(crate) fn ensure(holds: bool, param: &'static str, message: impl Display) -> Result<()> {
     if holds { Ok(()) } else { reject(param, message.to_string()) }
 }
@@ -380,9 +389,9 @@ impl Request {
         validate_len("checkpoints_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
         let is_sorted = positions.is_sorted_by(|a, b| a < b);
         ensure(is_sorted, "checkpoints_at", "checkpoints_at must be in ascending order without duplicates")?;
-        let outside = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt);
+        let outside = positions.iter().find(|&&position| position == 0 || position as usize >= n_prompt);
         let limits = format_args!("a position must be above 0 and below the prompt's {n_prompt} tokens");
-        outside.map_or(Ok(()), |at| reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}")))
+        outside.map_or(Ok(()), |position| reject("checkpoints_at", format!("checkpoints_at has {position}; {limits}")))
     }
 
     fn validate_media(&self) -> Result<()> {

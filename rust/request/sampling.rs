@@ -185,16 +185,12 @@ impl SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::request::rejected_param_of;
 
     fn rejected_param(change: impl FnOnce(&mut SamplingParams)) -> Option<&'static str> {
         let mut params = SamplingParams::default();
         change(&mut params);
-        match params.validate(10) {
-            Ok(()) => None,
-            Err(Error::InvalidRequest { param, .. }) => Some(param),
-            Err(error) => panic!("{error}"),
-        }
+        rejected_param_of(params.validate(10))
     }
 
     #[test]

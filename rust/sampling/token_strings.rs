@@ -66,8 +66,8 @@ impl TokenStrings {
     /// The first lookup of a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens.
     pub(crate) fn breakers(&self, texts: &[String]) -> Arc<SequenceBreakers> {
         let mut cached = lock(&self.breakers);
-        if let Some(at) = cached.iter().position(|(list, _)| list == texts) {
-            cached[at..].rotate_left(1);
+        if let Some(index) = cached.iter().position(|(list, _)| list == texts) {
+            cached[index..].rotate_left(1);
         } else {
             // The lock is held during the lookup; concurrent callers mostly need the same list.
             let breakers = Arc::new(SequenceBreakers::new(texts, &*self.vocabulary));
