@@ -24,7 +24,7 @@ impl Cancellation {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether [`Cancellation::cancel`] was called.
+    /// Returns true if [`Cancellation::cancel`] was called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -60,11 +60,12 @@
 //! | `python` | the classes of `weft._native` |
 //! | [`config`] | limits and settings, validated |
 //! | `fake_runner` | a model for tests and benchmarks: its next token is a function of the prefix |
+//! | `lock` | locks mutexes, poisoned or not |
 //! | `worker_thread` | starts, names and joins the threads of the engine and of embeddings |
 //!
 //! To add
-//! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (read in
-//!   `python/convert.rs`, their range checked in `numbers`), its filter in `sampling/filters`, its step in `sampling/chain.rs` (with
+//! - a sampler: a name and a letter (`LETTERS`) in `request/sampler_kind.rs`, its parameters in `request/sampling.rs` (`numbers!`
+//!   lists those that may be any finite number; others are read in `python/convert.rs`), its filter in `sampling/filters`, its step in `sampling/chain.rs` (with
 //!   `keeps_best`), and its test against llama.cpp in `llama/sampler_parity`; in Python, its field and its letter in
 //!   `sampling_fields.py` (`scripts/option_stubs.py` then writes its option), its setting in
 //!   `server/response_fields/settings.py`, and its flag in `settings/flags.json`. A penalty is in `sampling/penalties` instead of
@@ -177,6 +178,7 @@ pub mod llama;
 #[cfg(any(test, feature = "fake-runner"))]
 pub mod fake_runner;
 
+mod lock;
 mod worker_thread;
 
 #[cfg(feature = "python")]

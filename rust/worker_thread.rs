@@ -1,10 +1,11 @@
 //! A named thread that is started with a result and joined when its owner stops.
 
 use std::process;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle, ThreadId};
 
 use crate::error::{Error, Result};
+use crate::lock::lock;
 
 /// A running thread. The owner sends it a message to stop, then calls [`WorkerThread::join`].
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl WorkerThread {
         Ok((thread, value))
     }
 
-    /// Returns whether the thread exists in this process, which is false in a forked child.
+    /// Returns true if the thread exists in this process, which is false in a forked child.
     pub(crate) fn is_of_this_process(&self) -> bool {
         process::id() == self.process_id
     }
@@ -67,7 +68,7 @@ impl WorkerThread {
         if !self.is_of_this_process() || thread::current().id() == self.id {
             return;
         }
-        let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = lock(&self.handle);
         drop(handle.take().map(JoinHandle::join));
     }
 }

@@ -37,7 +37,7 @@ RULES = {
     ),
     "sampling does not depend on the engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
     "embeddings depend on no model": Rule(
-        "rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b|worker_thread\b)"
+        "rust/embedding", r"\bcrate::(?!embedding\b|cache\b|request\b|config\b|error\b|lock\b|worker_thread\b)"
     ),
     "grammars depend only on requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
     "llama depends only on the runner trait of the engine": Rule(
@@ -50,7 +50,8 @@ RULES = {
         "rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"
     ),
     "errors depend only on requests and settings": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
-    "worker threads depend only on errors": Rule("rust/worker_thread.rs", r"\bcrate::(?!error\b)"),
+    "worker threads depend only on errors and locks": Rule("rust/worker_thread.rs", r"\bcrate::(?!error\b|lock\b)"),
+    "locks depend on no other part": Rule("rust/lock.rs", r"\bcrate::"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
     "only models by name need the hub's library": Rule(
         "python/weft", r"\bhuggingface_hub\b|\bhttpx2\b", ("python/weft/hub", "python/weft/serving/fetching.py")

@@ -176,7 +176,7 @@ fn bench_model(
     Ok(())
 }
 
-/// Returns whether the model only adds a weight format, so that fewer rows suffice.
+/// Returns true if the model only adds a weight format, so that fewer rows suffice.
 fn is_for_products(candidate: &Candidate) -> bool {
     candidate.path == synthetic::ONE_Q4_K_M.path()
 }

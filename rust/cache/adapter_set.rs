@@ -1,4 +1,4 @@
-//! The adapters that a text is computed with, which together with its tokens identify a cached prefix.
+//! The adapters that tokens are computed with, which together with the tokens identify a cached prefix.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl AdapterSet {
     }
 }
 
-/// The adapter set of each token of a text: for an activated adapter, another one from some position on.
+/// The adapter set of each token of a sequence: for an activated adapter, another one from some position on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AdapterSchedule {
     first: AdapterSet,
@@ -74,7 +74,7 @@ impl AdapterSchedule {
         }
     }
 
-    /// The adapters that are active at the end of a text that is longer than any change.
+    /// The adapters that are active after the last change.
     pub(crate) fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
         self.at(u32::MAX).adapters()
     }

@@ -12,7 +12,7 @@ use crate::request::Token;
 
 pub const BLOCK: u32 = 64;
 
-/// Most blocks that one call hashes: about 0.2 ms.
+/// Maximum blocks that one call hashes: about 0.2 ms.
 const MAX_HASHED: usize = 256;
 
 const MAX_VISITED: usize = 4_096;
@@ -176,8 +176,8 @@ fn salt_of(key: &[u8], adapter_set: &AdapterSet) -> [u8; 32] {
 fn hash_after(before: u64, block: &[Token], salt: &[u8]) -> u64 {
     let mut bytes = [0; 8 + 4 * BLOCK as usize];
     bytes[..8].copy_from_slice(&before.to_le_bytes());
-    for (at, token) in bytes[8..].chunks_exact_mut(4).zip(block) {
-        at.copy_from_slice(&token.to_le_bytes());
+    for (chunk, token) in bytes[8..].chunks_exact_mut(4).zip(block) {
+        chunk.copy_from_slice(&token.to_le_bytes());
     }
     let hash = Params::new().hash_length(8).key(salt).hash(&bytes);
     u64::from_le_bytes(hash.as_bytes().try_into().expect("the hash has the requested length"))
@@ -287,17 +287,17 @@ impl KvCache {
 fn hash_path(tree: &mut PrefixTree, id: NodeId, key: &HashKey, n_left: &mut usize) -> bool {
     // A node has hashes only if all blocks above it have: the walk can stop at the first node with a hash.
     let mut missing = Vec::new();
-    for at in tree.upwards(id) {
-        let node = tree.node(at);
+    for id in tree.upwards(id) {
+        let node = tree.node(id);
         let (n_known, n_blocks) = (node.blocks.with_epoch(key.epoch).len(), n_blocks_between(node.start, node.end()));
         if n_known < n_blocks {
-            missing.push(at);
+            missing.push(id);
         }
         if n_known > 0 {
             break;
         }
     }
-    missing.into_iter().rev().all(|at| hash_node(tree, at, key, n_left))
+    missing.into_iter().rev().all(|id| hash_node(tree, id, key, n_left))
 }
 
 /// The ancestors' hashes must be complete.
@@ -318,8 +318,8 @@ fn hash_before(tree: &PrefixTree, id: NodeId, epoch: u32) -> (u64, Vec<Token>) {
     let n_rest = (tree.node(id).end() % BLOCK) as usize;
     let mut rest = Vec::with_capacity(BLOCK as usize);
     let mut hash = 0;
-    for at in tree.upwards(id) {
-        let node = tree.node(at);
+    for id in tree.upwards(id) {
+        let node = tree.node(id);
         let n = (n_rest - rest.len()).min(node.tokens.len());
         rest.extend(node.tokens[node.tokens.len() - n..].iter().rev());
         if let Some(&last) = node.blocks.with_epoch(epoch).last() {

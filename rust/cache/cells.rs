@@ -120,7 +120,11 @@ mod tests {
                 assert_eq!(is_used, self.is_used(index), "cell {index} is used");
             }
             assert_eq!(counted.iter().filter(|&&is_used| is_used).count(), self.n_used, "used cells");
-            assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_cells_reached, "highest cell");
+            assert_eq!(
+                counted.iter().rposition(|&is_used| is_used).map_or(0, |index| index + 1),
+                self.n_cells_reached,
+                "highest cell"
+            );
             assert!(self.used[..self.head].iter().all(|&word| word == u64::MAX), "no cell below the head is free");
         }
     }

@@ -7,7 +7,7 @@ use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, KvSeqId};
 use crate::request::EvictionCause;
 
-/// Most evicted runs that the log holds; the oldest are dropped first.
+/// Maximum length of the log; the oldest are dropped first.
 pub const MAX_EVICTED_RUNS: usize = 4096;
 
 /// A request that computes or uses cached tokens.

@@ -69,14 +69,13 @@ impl<'a> HostEviction<'a> {
         self.propagate_removal(id);
     }
 
-    fn propagate_removal(&mut self, id: NodeId) {
-        let mut at = id;
-        while let Some(parent) = self.cache.tree.node(at).parent {
+    fn propagate_removal(&mut self, mut id: NodeId) {
+        while let Some(parent) = self.cache.tree.node(id).parent {
             visit_counter::count_visited(1);
-            let node = self.cache.tree.node(at);
-            let is_stored = node.host_entry.is_some() && !self.dropped.contains(&at);
+            let node = self.cache.tree.node(id);
+            let is_stored = node.host_entry.is_some() && !self.dropped.contains(&id);
             let is_kept = is_stored || !node.tips.is_empty() || node.n_pins + node.n_reserved > 0;
-            let is_removed = !is_kept && self.n_children(at) == 0;
+            let is_removed = !is_kept && self.n_children(id) == 0;
             if is_removed {
                 *self.n_removed_children.entry(parent).or_default() += 1;
             }
@@ -84,7 +83,7 @@ impl<'a> HostEviction<'a> {
             if !is_removed {
                 return;
             }
-            at = parent;
+            id = parent;
         }
     }
 

@@ -1,11 +1,11 @@
-//! Finds where a text invokes an activated adapter (aLoRA).
+//! Finds where tokens invoke an activated adapter (aLoRA).
 
 use crate::request::Token;
 
-/// Returns the start of the last occurrence of `invocation` in `text`; `None` if it does not occur or is empty.
-pub fn invoked_at(text: impl IntoIterator<Item = Token>, invocation: &[Token]) -> Option<u32> {
-    let text: Vec<Token> = text.into_iter().collect();
-    let last = text.windows(invocation.len().max(1)).rposition(|part| part == invocation)?;
+/// Returns the start of the last occurrence of `invocation` in `tokens`; `None` if it does not occur or is empty.
+pub fn invoked_at(tokens: impl IntoIterator<Item = Token>, invocation: &[Token]) -> Option<u32> {
+    let tokens: Vec<Token> = tokens.into_iter().collect();
+    let last = tokens.windows(invocation.len().max(1)).rposition(|part| part == invocation)?;
     Some(u32::try_from(last).expect("a text has fewer than 2³² tokens"))
 }
 

@@ -25,19 +25,19 @@ pub struct CachedNode {
     pub n_hits: u64,
     pub last_used: u64,
     /// Bytes in the host cache; an entry that several nodes are reloaded from is counted at the first of them.
-    pub n_stored_bytes: u64,
+    pub n_host_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
     Device,
     /// The device cache, with a copy in the host cache.
-    Both,
+    DeviceAndHost,
     Host,
     /// The device cache, for tokens of a running sequence that are not in the tree yet.
     Computing,
     /// Neither tier: only a descendant is in the host cache.
-    Neither,
+    Uncached,
 }
 
 impl KvCache {
@@ -98,20 +98,20 @@ impl KvCache {
                 return None;
             }
             let (run, others) = rest.split_at(rest.len().min(path.adapters.n_unchanged(start) as usize));
-            let at = start;
-            (start, rest) = (at + length(run), others);
-            Some((at, run))
+            let run_start = start;
+            (start, rest) = (run_start + length(run), others);
+            Some((run_start, run))
         })
     }
 
     /// Bytes of the host cache entry of a node; 0 if an ancestor shares the entry, where its bytes are counted.
-    fn n_stored_bytes(&self, id: NodeId) -> u64 {
+    fn n_host_bytes(&self, id: NodeId) -> u64 {
         let node = self.tree.node(id);
         let Some(entry) = &node.host_entry else { return 0 };
         let is_same = |other: &Arc<HostEntry>| Arc::ptr_eq(other, entry);
         let above = node.parent.into_iter().flat_map(|parent| self.tree.upwards(parent));
-        let mut above = above.map(|at| self.tree.node(at)).take_while(|at| at.end() > entry.range.start);
-        let is_shared = Arc::strong_count(entry) > 1 && above.any(|at| at.host_entry.as_ref().is_some_and(is_same));
+        let mut above = above.map(|id| self.tree.node(id)).take_while(|node| node.end() > entry.range.start);
+        let is_shared = Arc::strong_count(entry) > 1 && above.any(|node| node.host_entry.as_ref().is_some_and(is_same));
         if is_shared { 0 } else { entry.n_bytes() }
     }
 }
@@ -150,23 +150,23 @@ impl<'a> Listing<'a> {
             adapters: node.adapters.adapters().collect(),
             tier: match (node.is_on_device(), node.host_entry.is_some()) {
                 (true, false) => Tier::Device,
-                (true, true) => Tier::Both,
+                (true, true) => Tier::DeviceAndHost,
                 (false, true) => Tier::Host,
-                (false, false) => Tier::Neither,
+                (false, false) => Tier::Uncached,
             },
             slots: Vec::new(),
             owner: node.provenance.as_ref().and_then(|provenance| provenance.owner.clone()),
             is_pinned: node.n_pins > 0,
             n_hits: node.n_hits,
             last_used: node.last_used,
-            n_stored_bytes: self.cache.n_stored_bytes(id),
+            n_host_bytes: self.cache.n_host_bytes(id),
         });
     }
 
     fn add_with_parents(&mut self, id: NodeId) {
-        let mut missing: Vec<NodeId> = self.cache.tree.upwards(id).take_while(|at| !self.indices.contains_key(at)).collect();
-        while let Some(at) = missing.pop() {
-            self.add(at);
+        let mut missing: Vec<NodeId> = self.cache.tree.upwards(id).take_while(|id| !self.indices.contains_key(id)).collect();
+        while let Some(id) = missing.pop() {
+            self.add(id);
         }
     }
 
@@ -188,7 +188,7 @@ impl<'a> Listing<'a> {
                 is_pinned: false,
                 n_hits: 0,
                 last_used: self.cache.now,
-                n_stored_bytes: 0,
+                n_host_bytes: 0,
             });
             parent = Some(self.nodes.len() - 1);
         }
@@ -196,8 +196,8 @@ impl<'a> Listing<'a> {
 
     fn with_slots(mut self, running: &[(KvSeqId, u32)]) -> Vec<CachedNode> {
         for &(id, slot) in running {
-            for at in self.cache.tree.upwards(self.cache.path(id).tip) {
-                if let Some(&index) = self.indices.get(&at) {
+            for node in self.cache.tree.upwards(self.cache.path(id).tip) {
+                if let Some(&index) = self.indices.get(&node) {
                     self.nodes[index].slots.push(slot);
                 }
             }

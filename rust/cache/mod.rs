@@ -10,7 +10,7 @@
 //!
 //! Rules that depend on the kind of memory are in `kinds`. No call's cost grows with the number of idle nodes in the host
 //! cache: calls walk the nodes of a path, the ids, and the cells that they move. `tests/costs.rs` counts these visits.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod adapter_set;
 mod blocks;
@@ -320,8 +320,8 @@ impl KvCache {
     /// Drops the pinned path of `id`, except a pinned prefix that no other path holds.
     pub(crate) fn discard(&mut self, id: KvSeqId) {
         let tip = self.stop_running(id);
-        let is_lost_pin = |&at: &NodeId| {
-            let node = self.tree.node(at);
+        let is_lost_pin = |&node: &NodeId| {
+            let node = self.tree.node(node);
             node.parent.is_some() && node.n_pins > 0 && node.host_entry.is_none()
         };
         // The path is cut after the pinned prefix, if it can be cut.
@@ -347,7 +347,7 @@ impl KvCache {
         self.cell_runs.n_held(id)
     }
 
-    /// Returns whether a sequence runs on the path of `id`, or the path is held for a pinned prefix.
+    /// Returns true if a sequence runs on the path of `id`, or the path is held for a pinned prefix.
     fn is_pinned(&self, id: KvSeqId) -> bool {
         self.cell_runs.is_pinned(id)
     }

@@ -22,26 +22,26 @@ impl KvCache {
         let tokens: Vec<Token> = path.tail.drain(..n).collect();
         path.blocks.clear();
         let (old, provenance, adapters) = (path.tip, path.provenance.clone(), path.adapters.clone());
-        let (mut at, mut passed_nodes, mut rest) = (old, vec![old], &tokens[..]);
+        let (mut node, mut passed_nodes, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
             visit_counter::count_visited(1);
-            let position = self.tree.node(at).end();
+            let position = self.tree.node(node).end();
             let unchanged = &rest[..rest.len().min(adapters.n_unchanged(position) as usize)];
-            let Some(child) = self.tree.child(at, &adapters, *first) else {
-                at = self.tree.add_child(at, adapters.at(position).clone(), unchanged.to_vec());
-                self.tree.node_mut(at).provenance.clone_from(&provenance);
+            let Some(child) = self.tree.child(node, &adapters, *first) else {
+                node = self.tree.add_child(node, adapters.at(position).clone(), unchanged.to_vec());
+                self.tree.node_mut(node).provenance.clone_from(&provenance);
                 rest = &rest[unchanged.len()..];
                 continue;
             };
             let n = common_prefix(&self.tree.node(child).tokens, unchanged);
-            at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
+            node = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
             rest = &rest[n as usize..];
             if provenance.is_some() {
-                self.tree.node_mut(at).provenance.clone_from(&provenance);
+                self.tree.node_mut(node).provenance.clone_from(&provenance);
             }
-            passed_nodes.push(at);
+            passed_nodes.push(node);
         }
-        self.start_path_at(at, id);
+        self.start_path_at(node, id);
         for node in passed_nodes {
             self.drop_redundant_paths(node, id);
         }
@@ -57,8 +57,8 @@ impl KvCache {
             self.commit_part(id, (n - end) as usize);
             return self.path(id).tip;
         }
-        let at = self.tree.upwards(path.tip).find(|&node| self.tree.node(node).start < n);
-        match at {
+        let node = self.tree.upwards(path.tip).find(|&node| self.tree.node(node).start < n);
+        match node {
             None => self.tree.upwards(path.tip).last().expect("a path begins at a root"),
             Some(node) if self.tree.node(node).end() == n => node,
             Some(node) => self.split(node, n - self.tree.node(node).start),
@@ -86,11 +86,11 @@ impl KvCache {
     /// Marks `node` and its ancestors as used now. The ancestors of a node that was used now were used now too.
     pub(super) fn mark_used(&mut self, node: NodeId) {
         let mut next = Some(node);
-        while let Some(at) = next.filter(|&at| self.tree.node(at).last_used < self.now) {
+        while let Some(node) = next.filter(|&node| self.tree.node(node).last_used < self.now) {
             visit_counter::count_visited(1);
-            self.tree.set_last_used(at, self.now);
-            self.refresh(at);
-            next = self.tree.node(at).parent;
+            self.tree.set_last_used(node, self.now);
+            self.refresh(node);
+            next = self.tree.node(node).parent;
         }
     }
 
@@ -155,14 +155,14 @@ impl KvCache {
     /// Removes `node` and its ancestors up to one in use, and joins nodes that need not be separate.
     pub(super) fn prune(&mut self, node: NodeId) {
         let mut next = Some(node);
-        while let Some(at) = next {
-            let node = self.tree.node(at);
+        while let Some(id) = next {
+            let node = self.tree.node(id);
             if !node.tips.is_empty() {
                 return;
             }
             next = node.parent;
             match node.children.len() {
-                0 if node.n_pins == 0 && node.n_reserved == 0 && node.host_entry.is_none() => self.tree.remove(at),
+                0 if node.n_pins == 0 && node.n_reserved == 0 && node.host_entry.is_none() => self.tree.remove(id),
                 1 if next.is_some() => {
                     let (_, &child) = node.children.first_key_value().expect("there is one");
                     let below = self.tree.node(child);
@@ -170,8 +170,8 @@ impl KvCache {
                     let is_same_entry = node.host_entry.as_ref().map(Arc::as_ptr) == below.host_entry.as_ref().map(Arc::as_ptr);
                     let has_same_pins = (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved);
                     if is_same_entry && has_same_pins && below.adapters == node.adapters {
-                        self.remove_drop_key(at);
-                        self.tree.join_with_child(at);
+                        self.remove_drop_key(id);
+                        self.tree.join_with_child(id);
                         self.refresh(child);
                     }
                     return;
@@ -187,10 +187,10 @@ impl KvCache {
     /// Updates the drop keys of `node` and its ancestors up to `last`.
     pub(super) fn refresh_upwards(&mut self, node: NodeId, last: Option<NodeId>) {
         let mut next = Some(node);
-        while let Some(at) = next {
+        while let Some(node) = next {
             visit_counter::count_visited(1);
-            self.refresh(at);
-            next = self.tree.node(at).parent.filter(|_| Some(at) != last);
+            self.refresh(node);
+            next = self.tree.node(node).parent.filter(|_| Some(node) != last);
         }
     }
 

@@ -103,14 +103,14 @@ impl KvCache {
     /// Drops entries of `node` and its ancestors that extend past its end, so that a new pin is saved separately.
     fn drop_longer_entries(&mut self, node: NodeId) {
         let end = self.tree.node(node).end();
-        let is_longer_entry = |&at: &NodeId| {
-            let node = self.tree.node(at);
+        let is_longer_entry = |&id: &NodeId| {
+            let node = self.tree.node(id);
             // A window in the device cache may move on and leave other sequences only the entry.
             let is_needed = !self.kind.forks.can_truncate() && node.n_pins + node.n_reserved > 0;
             !is_needed && node.host_entry.as_ref().is_some_and(|entry| entry.range.end > end)
         };
-        for at in self.tree.upwards(node).filter(is_longer_entry).collect::<Vec<_>>() {
-            self.set_host_entry(at, None);
+        for id in self.tree.upwards(node).filter(is_longer_entry).collect::<Vec<_>>() {
+            self.set_host_entry(id, None);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::cache::prefix_tree::{NodeId, TreeMatch, common_prefix, length};
 use crate::cache::{AdapterSchedule, ForkRule, KvCache, KvSeqId, visit_counter};
 use crate::request::{SavedPrefix, Token};
 
-/// `can_fork(id, n_held, n_tokens)`: whether the model's memory allows that fork of an id that holds `n_held` tokens.
+/// `can_fork(id, n_held, n_tokens)` returns true if the memory allows that fork of an id that holds `n_held` tokens.
 pub(super) type CanFork<'a> = &'a dyn Fn(KvSeqId, u32, u32) -> bool;
 
 #[derive(Debug, Clone, Copy)]
@@ -18,11 +18,11 @@ pub struct PrefixQuery<'a> {
     pub at_least: u32,
     /// Length of the longest useful match: without stored logits, at least one token must be computed to get them.
     pub at_most: u32,
-    /// True if a state with its logits may match the whole text.
+    /// True if a state with its logits may match all tokens.
     pub takes_logits: bool,
 }
 
-/// The longest cached prefix of a text: a part to fork from a sequence id, and entries to reload after it.
+/// The longest cached prefix of the tokens: a part to fork from a sequence id, and entries to reload after it.
 #[derive(Debug, Clone, Default)]
 pub struct PrefixMatch {
     /// The id that holds `[0, n_device)`; `None` if that is empty.
@@ -54,7 +54,7 @@ impl PrefixMatch {
             *self = Self::default();
         }
         let n_tokens = self.n_tokens();
-        self.reloads.extend(saved.pieces.iter().filter(|entry| entry.range.end > n_tokens).map(|entry| Reload {
+        self.reloads.extend(saved.runs.iter().filter(|entry| entry.range.end > n_tokens).map(|entry| Reload {
             bytes: Arc::clone(&entry.bytes),
             range: entry.range.clone(),
             kept: entry.range.start.max(n_tokens)..entry.range.end,
@@ -98,18 +98,18 @@ impl KvCache {
     /// state: that a path holds or that leads to a checkpoint.
     pub fn n_computed_prefix(&self, adapters: &AdapterSchedule, tokens: &[Token]) -> u32 {
         let tree_match = self.tree.match_tokens(adapters, tokens);
-        let is_there = |id: NodeId| {
+        let is_computed = |id: NodeId| {
             let node = self.tree.node(id);
             self.kind.is_a_state() || node.is_on_device() || node.host_entry.is_some()
         };
         let in_tree =
-            self.reached_nodes(&tree_match, u32::MAX).take_while(|&(id, _)| is_there(id)).map(|(_, reached)| reached.end);
+            self.reached_nodes(&tree_match, u32::MAX).take_while(|&(id, _)| is_computed(id)).map(|(_, reached)| reached.end);
         let query = PrefixQuery { adapters, tokens, at_least: 1, at_most: u32::MAX, takes_logits: false };
         let tail_matches = self.tail_matches(&query, &tree_match).map(|(_, n)| n);
         in_tree.chain(tail_matches).max().unwrap_or(0)
     }
 
-    /// Nodes below the root that the text reaches, each with the range of the first `at_most` tokens that it covers.
+    /// Nodes below the root that the tokens reach, each with the range of the first `at_most` tokens that it covers.
     pub(super) fn reached_nodes<'a>(
         &'a self,
         tree_match: &'a TreeMatch,

@@ -19,7 +19,7 @@ pub(super) struct NodeId(usize);
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) parent: Option<NodeId>,
-    /// Adapters of its tokens; different from the parent's where the adapter set of a text changes.
+    /// Adapters of its tokens; different from the parent's where the adapter set of a sequence changes.
     pub(super) adapters: AdapterSet,
     pub(super) children: BTreeMap<(Token, AdapterSet), NodeId>,
     /// Children that a path passes: at most as many as there are ids, unordered.
@@ -49,7 +49,7 @@ impl Node {
         self.start + length(&self.tokens)
     }
 
-    /// Returns whether a path ends here or below.
+    /// Returns true if a path ends here or below.
     pub(super) fn is_on_device(&self) -> bool {
         !self.tips.is_empty() || !self.device_children.is_empty()
     }
@@ -66,9 +66,9 @@ impl Node {
 
 #[derive(Debug)]
 pub(super) struct TreeMatch {
-    /// Nodes that the text contains completely, from the root down.
+    /// Nodes that the tokens contain completely, from the root down.
     pub(super) nodes: Vec<NodeId>,
-    /// Last node, if the text contains only a part of it, and the length of that part: at least one token.
+    /// Last node, if the tokens contain only a part of it, and the length of that part: at least one token.
     pub(super) partial: Option<(NodeId, u32)>,
 }
 
@@ -162,8 +162,8 @@ impl PrefixTree {
         let mut tree_match = TreeMatch { nodes: Vec::new(), partial: None };
         let Some(&root) = self.roots.get(adapters.at(0)) else { return tree_match };
         tree_match.nodes.push(root);
-        let mut at = root;
-        while let Some(child) = tokens.first().and_then(|&first| self.child(at, adapters, first)) {
+        let mut parent = root;
+        while let Some(child) = tokens.first().and_then(|&first| self.child(parent, adapters, first)) {
             let node = self.node(child);
             let n = common_prefix(&node.tokens, tokens).min(adapters.n_unchanged(node.start));
             self.n_compared.set(self.n_compared.get() + u64::from(n));
@@ -173,7 +173,7 @@ impl PrefixTree {
             }
             tokens = &tokens[n as usize..];
             tree_match.nodes.push(child);
-            at = child;
+            parent = child;
         }
         tree_match
     }
@@ -252,20 +252,20 @@ impl PrefixTree {
         std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| visit_counter::count_visited(1))
     }
 
-    /// Returns whether `below` is `above` or a descendant of it.
+    /// Returns true if `below` is `above` or a descendant of it.
     pub(super) fn is_within(&self, below: NodeId, above: NodeId) -> bool {
         let start = self.node(above).start;
         // A root and its children both start at 0.
-        self.upwards(below).take_while(|&at| self.node(at).start >= start).any(|at| at == above)
+        self.upwards(below).take_while(|&node| self.node(node).start >= start).any(|node| node == above)
     }
 
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
-        let mut at = Some(id);
-        while let Some(id) = at {
+        let mut next = Some(id);
+        while let Some(id) = next {
             visit_counter::count_visited(1);
             let node = self.node_mut(id);
             change(node);
-            at = node.parent;
+            next = node.parent;
         }
     }
 
@@ -278,10 +278,10 @@ impl PrefixTree {
     /// All nodes, parents before their children.
     pub(super) fn in_order(&self) -> Vec<NodeId> {
         let mut order: Vec<NodeId> = self.roots.values().copied().collect();
-        let mut at = 0;
-        while at < order.len() {
-            order.extend(self.node(order[at]).children.values().copied());
-            at += 1;
+        let mut index = 0;
+        while index < order.len() {
+            order.extend(self.node(order[index]).children.values().copied());
+            index += 1;
         }
         order
     }
@@ -356,12 +356,12 @@ mod tests {
         for text in texts {
             let root = tree.root(&AdapterSet::default());
             let TreeMatch { nodes, partial } = tree.match_tokens(&base(), text);
-            let mut at = partial.map_or_else(|| *nodes.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
-            let n = tree.node(at).end() as usize;
+            let mut node = partial.map_or_else(|| *nodes.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
+            let n = tree.node(node).end() as usize;
             if n < text.len() {
-                at = tree.add_child(at, AdapterSet::default(), text[n..].to_vec());
+                node = tree.add_child(node, AdapterSet::default(), text[n..].to_vec());
             }
-            tree.node_mut(at).n_reserved += 1;
+            tree.node_mut(node).n_reserved += 1;
         }
         tree
     }

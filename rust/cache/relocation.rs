@@ -56,7 +56,7 @@ impl KvCache {
     /// Applies `relocation`: all ids released the cells and took new ones, in order of position.
     pub fn record_relocation(&mut self, relocation: &Relocation) {
         let Relocation { ids, range } = relocation;
-        self.cell_runs.retake(*ids.first().expect("moved cells have a holder"), range);
+        self.cell_runs.replace_cells(*ids.first().expect("moved cells have a holder"), range);
         self.counts.n_relocated += u64::from(range.end - range.start);
     }
 }

@@ -80,8 +80,8 @@ impl Chooser<'_> {
         match (self.config.flash_attention, tuned) {
             (FlashAttention::On, _) => without_scores(FlashAttention::On, "configured"),
             (FlashAttention::Off, _) => {
-                let least = self.config.n_ubatch.map_or_else(|| min_ubatch(limits), |_| limits.n_ubatch);
-                let n_ubatch = fitting_ubatch.unwrap_or(least);
+                let min_tokens = self.config.n_ubatch.map_or_else(|| min_ubatch(limits), |_| limits.n_ubatch);
+                let n_ubatch = fitting_ubatch.unwrap_or(min_tokens);
                 AttentionChoice { flash_attention: FlashAttention::Off, n_ubatch, reason: "configured" }
             }
             (FlashAttention::Auto, _) if self.config.type_v.is_quantized() => {
@@ -135,7 +135,7 @@ impl Chooser<'_> {
     }
 
     fn describe_products(self, kernels: EnabledKernels) -> String {
-        let &HardwareInfo { usable_kernels, kernels_level: level, why_not, .. } = self.hardware;
+        let &HardwareInfo { usable_kernels, kernels_level: level, unusable_reason, .. } = self.hardware;
         let is_llama_cpp = self.config.kernels == KernelChoice::LlamaCpp;
         let provider = match (kernels.products, self.model.weights) {
             (false, _) if is_llama_cpp => "products by llama.cpp (configured)".to_owned(),
@@ -145,9 +145,9 @@ impl Chooser<'_> {
             (true, WeightLayout::Repacked) => format!("products by weft ({level}) where weights are not repacked"),
             (true, WeightLayout::Amx) => format!("products by weft ({level}) where weights are not laid out for AMX"),
         };
-        match why_not.filter(|_| !is_llama_cpp) {
-            Some(why_not) if usable_kernels == EnabledKernels::NONE => format!("{provider} (none by weft: {why_not})"),
-            Some(why_not) => format!("{provider} (not all by weft: {why_not})"),
+        match unusable_reason.filter(|_| !is_llama_cpp) {
+            Some(reason) if usable_kernels == EnabledKernels::NONE => format!("{provider} (none by weft: {reason})"),
+            Some(reason) => format!("{provider} (not all by weft: {reason})"),
             None => provider,
         }
     }
@@ -162,9 +162,9 @@ impl Chooser<'_> {
         let cache_bytes = u64::from(limits.n_ctx) * self.model.bytes_per_token();
         let max_score_bytes = self.hardware.free_bytes.saturating_sub(cache_bytes) / SCORES_FRACTION;
         let fits = |n_ubatch: u32| score_bytes(self.model.n_heads, limits.n_ctx, n_ubatch) <= max_score_bytes;
-        let least = if self.config.n_ubatch.is_some() { limits.n_ubatch } else { min_ubatch(limits) };
-        let halves = std::iter::successors(Some(limits.n_ubatch), |n| Some(n / 2)).take_while(|&n| n > least);
-        halves.chain([least]).find(|&n| fits(n))
+        let min_tokens = if self.config.n_ubatch.is_some() { limits.n_ubatch } else { min_ubatch(limits) };
+        let halves = std::iter::successors(Some(limits.n_ubatch), |n| Some(n / 2)).take_while(|&n| n > min_tokens);
+        halves.chain([min_tokens]).find(|&n| fits(n))
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     /// A machine that supports llama.cpp's attention only.
     const OLD_CPU: (ModelInfo, HardwareInfo) = (
         ModelInfo { weights: WeightLayout::Repacked, ..LARGE },
-        HardwareInfo { usable_kernels: EnabledKernels::NONE, why_not: Some("an old processor"), ..HARDWARE },
+        HardwareInfo { usable_kernels: EnabledKernels::NONE, unusable_reason: Some("an old processor"), ..HARDWARE },
     );
     const GPU: (ModelInfo, HardwareInfo) = (ModelInfo { is_offloaded: true, ..LARGE }, HARDWARE);
     const TUNED: TunedSettings = TunedSettings { flash_attention: Some(true), n_threads: 4, n_threads_batch: 12 };
@@ -296,7 +296,7 @@ mod tests {
         let choice = choose(&OLD_CPU, |_| ());
         assert_eq!((choice.flash_attention, choice.kernels), (FlashAttention::Off, EnabledKernels::NONE));
         assert_eq!(products(&choice), "products by llama.cpp (none by weft: an old processor)");
-        let half = (LARGE, HardwareInfo { usable_kernels: PRODUCTS, why_not: Some("attention failed"), ..HARDWARE });
+        let half = (LARGE, HardwareInfo { usable_kernels: PRODUCTS, unusable_reason: Some("attention failed"), ..HARDWARE });
         let choice = choose(&half, |_| ());
         assert_eq!((choice.flash_attention, choice.kernels), (FlashAttention::Off, PRODUCTS));
         assert_eq!(products(&choice), "products by weft (avx512) (not all by weft: attention failed)");

@@ -17,8 +17,8 @@ pub struct Grouping {
 impl Grouping {
     /// Returns the number of leading tokens that are grouped when the token at `index` is computed: a multiple of `width`.
     pub(crate) fn n_grouped(&self, index: u32, n_prompt: u32) -> u32 {
-        let at = if index < n_prompt { index - index % self.n_batch } else { index };
-        at - at % self.width
+        let counted = if index < n_prompt { index - index % self.n_batch } else { index };
+        counted - counted % self.width
     }
 
     /// Returns the first index at which tokens are grouped; `u32::MAX` is beyond every text.
@@ -52,13 +52,13 @@ mod tests {
         let (mut n_past, mut ga_i, mut n_grouped) = (0, 0, 0);
         let mut computed = Vec::new();
         while computed.len() < n_tokens as usize {
-            let at = u32::try_from(computed.len()).expect("few");
+            let position = u32::try_from(computed.len()).expect("few");
             while n_past >= ga_i + ga_w {
                 n_past -= (ga_w / ga_n) * (ga_n - 1);
                 ga_i += ga_w / ga_n;
                 n_grouped += ga_w;
             }
-            let n_rows = if at < n_prompt { n_batch.min(n_prompt - at) } else { 1 };
+            let n_rows = if position < n_prompt { n_batch.min(n_prompt - position) } else { 1 };
             computed.extend((0..n_rows).map(|row| (n_grouped, n_past + row)));
             n_past += n_rows;
         }

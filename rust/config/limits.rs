@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(derive(|c| c.n_ubatch = Some(1)).n_ubatch, 24);
         assert_eq!(derive(|c| c.n_batch = 64).n_ubatch, 64);
         assert_eq!(derive(|c| c.n_ctx = Some(1)).n_ubatch, 256);
-        let most = derive(|c| (c.n_slots, c.n_ctx, c.n_ubatch) = (Some(254), Some(1), Some(1)));
-        assert_eq!((most.n_ctx, most.n_ubatch, most.n_seq_max), (512, 270, 255));
+        let max = derive(|c| (c.n_slots, c.n_ctx, c.n_ubatch) = (Some(254), Some(1), Some(1)));
+        assert_eq!((max.n_ctx, max.n_ubatch, max.n_seq_max), (512, 270, 255));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!
 //! [`EngineConfig::resolve`] is pure. It is the only place that checks settings against each other, the model and the machine,
 //! and the only place that chooses a value for a setting that is left open.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod compute;
 mod defaults;

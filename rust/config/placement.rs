@@ -38,7 +38,7 @@ impl Placement {
         overrides
     }
 
-    /// Returns whether tensors of layers that a GPU computes may be in host memory.
+    /// Returns true if tensors of layers that a GPU computes may be in host memory.
     pub fn moves_tensors(&self) -> bool {
         !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }

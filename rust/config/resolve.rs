@@ -59,7 +59,7 @@ pub struct HardwareInfo {
     pub total_bytes: u64,
     pub usable_kernels: EnabledKernels,
     pub kernels_level: &'static str,
-    pub why_not: Option<&'static str>,
+    pub unusable_reason: Option<&'static str>,
 }
 
 /// Settings that tuning measured to be fastest for a model on this machine.
@@ -154,9 +154,9 @@ impl EngineConfig {
             ("n_threads", self.n_threads, 1, MAX_THREADS),
             ("n_threads_batch", self.n_threads_batch, 1, MAX_THREADS),
         ];
-        for (param, n, least, most) in ranges {
-            if let Some(n) = n.filter(|n| !(least..=most).contains(n)) {
-                let bounds = if most == u32::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
+        for (param, n, min, max) in ranges {
+            if let Some(n) = n.filter(|n| !(min..=max).contains(n)) {
+                let bounds = if max == u32::MAX { format!("at least {min}") } else { format!("{min} to {max}") };
                 return reject_value(param, n, bounds);
             }
         }
@@ -209,7 +209,7 @@ pub(super) mod tests {
         total_bytes: 64 << 30,
         usable_kernels: EnabledKernels::ALL,
         kernels_level: "avx512",
-        why_not: None,
+        unusable_reason: None,
     };
 
     fn resolve(change: impl FnOnce(&mut EngineConfig)) -> Result<ResolvedConfig> {

@@ -40,10 +40,6 @@ named_variants! {
 }
 
 impl RopeConfig {
-    pub fn is_as_in_file(&self) -> bool {
-        *self == Self::default()
-    }
-
     pub(crate) fn validate(&self) -> Result<()> {
         for (param, value, (low, high)) in self.numbers() {
             if let Some(value) = value.filter(|value| !(low..=high).contains(value)) {

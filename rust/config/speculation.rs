@@ -7,7 +7,7 @@ use super::{named_variants, with_defaults};
 pub const DEFAULT_MAX_DRAFT: u32 = 16;
 
 named_variants! {
-    /// Whether likely tokens are drafted and verified in one decode.
+    /// Use of speculative decoding: likely tokens are drafted, and verified in one decode.
     pub enum SpeculationMode {
         Off = "off",
         /// Only where results do not depend on the rows of a decode, so that drafts change no text.

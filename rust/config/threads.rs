@@ -87,8 +87,8 @@ mod tests {
         let long = Threads { poll: Some(101), ..Threads::default() };
         assert_eq!(rejection(&long, DECODING, None).0, "poll");
         assert_eq!(rejection(&long, PROMPTS, None).0, "poll_batch");
-        let most = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: ThreadPriority::Low };
-        assert_eq!(most.validate(DECODING, None), Ok(()));
+        let max = Threads { cpus: vec![511], poll: Some(100), is_strict: true, priority: ThreadPriority::Low };
+        assert_eq!(max.validate(DECODING, None), Ok(()));
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl ModelConfig {
         }
     }
 
-    /// Returns whether either layout is possible and none is configured, so that only a measurement shows which one is faster.
+    /// Returns true if either layout is possible and none is configured, so that only a measurement shows which one is faster.
     pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
         let is_ours = self.kernels != KernelChoice::LlamaCpp && facts.use_own_products();
         self.repack.is_none() && is_ours && facts.can_be_rearranged

@@ -18,7 +18,7 @@ const MAX_COMPUTED_PREFIXES: usize = 32;
 const _: () = assert!((MAX_KEPT + MAX_COMPUTED_PREFIXES + MAX_SEQUENCES as usize).is_power_of_two());
 
 pub trait ForkableMemory {
-    /// Returns whether a sequence can continue after the first `n_tokens` of the `n_held` tokens of `from`.
+    /// Returns true if a sequence can continue after the first `n_tokens` of the `n_held` tokens of `from`.
     fn can_fork(&self, from: KvSeqId, n_held: u32, n_tokens: u32) -> bool;
 
     /// Makes `to`, which is empty, hold the first `n_tokens` tokens of `from`.

@@ -6,11 +6,11 @@ use std::mem::take;
 use crate::config::Pooling;
 use crate::embedding::{EmbedderShape, Normalization};
 use crate::error::{Error, Result};
-use crate::request::{Encoding, Prompt, PromptRun, Token, ensure, ensure_value, reject};
+use crate::request::{Encoding, Prompt, PromptRun, Token, ensure, ensure_value, is_in_vocabulary, reject};
 
 pub const MAX_TOKENS: usize = 1 << 20;
 
-/// Most numbers in the result of one request: 64 MiB.
+/// Maximum numbers in the result of one request: 64 MiB.
 pub const MAX_NUMBERS: usize = 1 << 24;
 
 /// Requests that others may overtake because their text does not fit. At the limit, the batch is complete.
@@ -32,7 +32,7 @@ struct EmbeddingRequest {
     n_started: usize,
     n_done: usize,
     /// Key of the request in `ready` or `encoding`, while it has texts to hand out.
-    turn: u64,
+    position: u64,
     normalization: Normalization,
     result: Embeddings,
 }
@@ -60,18 +60,18 @@ pub(super) struct EmbeddingQueue {
     shape: EmbedderShape,
     requests: HashMap<u64, EmbeddingRequest>,
     answers: HashMap<u64, Result<Embeddings>>,
-    /// Requests whose next text can be computed, by turn.
+    /// Requests whose next text can be computed, by position.
     ready: BTreeMap<u64, u64>,
-    /// Requests whose next text has images or audio, by turn. They are encoded in this order.
+    /// Requests whose next text has images or audio, by position. They are encoded in this order.
     encoding: BTreeMap<u64, u64>,
-    last_turn: u64,
+    last_position: u64,
     n_waiting: usize,
 }
 
 impl EmbeddingQueue {
     pub(super) fn new(shape: EmbedderShape) -> Self {
         let (requests, answers) = (HashMap::new(), HashMap::new());
-        Self { shape, requests, answers, ready: BTreeMap::new(), encoding: BTreeMap::new(), last_turn: 0, n_waiting: 0 }
+        Self { shape, requests, answers, ready: BTreeMap::new(), encoding: BTreeMap::new(), last_position: 0, n_waiting: 0 }
     }
 
     pub(super) fn n_waiting(&self) -> usize {
@@ -106,19 +106,19 @@ impl EmbeddingQueue {
         }));
         let result = Embeddings { numbers: vec![0.0; n_rows * width], width, starts: starts.collect(), n_tokens: n_tokens_of };
         self.n_waiting += n_tokens;
-        self.requests.insert(id, EmbeddingRequest { texts, n_started: 0, n_done: 0, turn: 0, normalization, result });
-        self.assign_turn(id);
+        self.requests.insert(id, EmbeddingRequest { texts, n_started: 0, n_done: 0, position: 0, normalization, result });
+        self.enqueue(id);
         Ok(())
     }
 
-    /// Assigns the last turn to a request that has texts to hand out.
-    fn assign_turn(&mut self, id: u64) {
+    /// Moves a request behind all others, if it has texts to hand out.
+    fn enqueue(&mut self, id: u64) {
         let request = self.requests.get_mut(&id).expect("the request is not answered yet");
-        self.last_turn += 1;
-        request.turn = self.last_turn;
+        self.last_position += 1;
+        request.position = self.last_position;
         let Some(text) = request.next() else { return };
         let queue = if text.has_media() { &mut self.encoding } else { &mut self.ready };
-        queue.insert(request.turn, id);
+        queue.insert(request.position, id);
     }
 
     fn width(&self, dimensions: Option<usize>) -> Result<usize> {
@@ -147,8 +147,7 @@ impl EmbeddingQueue {
                 PromptRun::Tokens(tokens) => Some(tokens),
                 PromptRun::Media(_) => None,
             });
-            let is_unknown = |token: &Token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab);
-            if let Some(token) = tokens.flatten().copied().find(is_unknown) {
+            if let Some(token) = tokens.flatten().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
                 return reject(
                     "texts",
                     format!("token {token} of text {text_index} is not in the vocabulary ({n_vocab} tokens)"),
@@ -161,10 +160,10 @@ impl EmbeddingQueue {
         Ok(n_tokens)
     }
 
-    /// Makes requests ready whose media are encoded. Returns whether one failed because its media cannot be encoded.
+    /// Makes requests ready whose media are encoded. Returns true if one failed because its media cannot be encoded.
     pub(super) fn poll_media(&mut self) -> bool {
         let mut has_failed = false;
-        while let Some((turn, id)) = self.encoding.first_key_value().map(|(turn, id)| (*turn, *id)) {
+        while let Some((position, id)) = self.encoding.first_key_value().map(|(position, id)| (*position, *id)) {
             let text = self.requests[&id].next().expect("a queued request has a next text");
             let encodings: Vec<Encoding> = text.media().iter().map(|placed| placed.media.encoding()).collect();
             let reason = encodings.iter().find_map(|encoding| match encoding {
@@ -177,21 +176,21 @@ impl EmbeddingQueue {
             } else if encodings.contains(&Encoding::Pending) {
                 break;
             } else {
-                self.encoding.remove(&turn);
-                self.ready.insert(turn, id);
+                self.encoding.remove(&position);
+                self.ready.insert(position, id);
             }
         }
         has_failed
     }
 
-    /// The text of the request with the first turn, then texts of the following requests as long as they fit. A text with images
+    /// The next text of the first request, then texts of the following requests as long as they fit. A text with images
     /// or audio is a separate batch. `None` if no text can be computed.
     pub(super) fn next(&mut self) -> Option<(Vec<BatchText>, EmbeddingBatch)> {
         let (mut items, mut texts, mut n_tokens) = (Vec::new(), Vec::new(), 0);
-        let (mut turn, mut n_overtaken) = (0, 0);
+        let (mut first, mut n_overtaken) = (0, 0);
         while items.len() < self.shape.n_sequences && n_overtaken < MAX_OVERTAKEN {
-            let Some((&found_turn, &id)) = self.ready.range(turn..).next() else { break };
-            turn = found_turn + 1;
+            let Some((&position, &id)) = self.ready.range(first..).next() else { break };
+            first = position + 1;
             let request = self.requests.get_mut(&id).expect("a queued request exists");
             let text = &mut request.texts[request.n_started];
             let n = text.n_tokens();
@@ -204,8 +203,8 @@ impl EmbeddingQueue {
             items.push(BatchText { request_id: id, text_index: request.n_started });
             request.n_started += 1;
             n_tokens += n;
-            self.ready.remove(&found_turn);
-            self.assign_turn(id);
+            self.ready.remove(&position);
+            self.enqueue(id);
             if text.has_media() {
                 self.n_waiting -= n_tokens;
                 return Some((items, EmbeddingBatch::Mixed(text)));
@@ -253,8 +252,8 @@ impl EmbeddingQueue {
     /// Answers a request with `error`, unless it was answered or removed.
     fn fail(&mut self, id: u64, error: Error) {
         let Some(request) = self.requests.remove(&id) else { return };
-        self.ready.remove(&request.turn);
-        self.encoding.remove(&request.turn);
+        self.ready.remove(&request.position);
+        self.encoding.remove(&request.position);
         self.n_waiting -= request.texts[request.n_started..].iter().map(Prompt::n_tokens).sum::<usize>();
         self.answers.insert(id, Err(error));
     }

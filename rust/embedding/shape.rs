@@ -4,7 +4,7 @@ use crate::config::Pooling;
 
 pub const MAX_SEQUENCES: u32 = 64;
 
-/// Most tokens of a batch of several texts. A batch delays running streams, so it is short; a longer text is a separate batch.
+/// Maximum tokens of a batch of several texts. A batch delays running streams, so it is short; a longer text is a separate batch.
 const FILL: u32 = 512;
 
 /// Length limit of a text, unless `-ub` is larger.
@@ -20,7 +20,7 @@ pub struct EmbedderShape {
     pub n_longest: usize,
     /// Number of tokens that the model was trained on: the largest `n_longest` that the user can set.
     pub n_trained: usize,
-    /// Most tokens of one batch, at least `n_longest`: llama.cpp's `n_ctx`, `n_batch` and `n_ubatch`.
+    /// Maximum tokens of one batch, at least `n_longest`: llama.cpp's `n_ctx`, `n_batch` and `n_ubatch`.
     pub n_batch: usize,
     pub n_sequences: usize,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::embedding::queue::{BatchText, EmbeddingBatch, EmbeddingQueue};
 use crate::embedding::{EmbedderShape, Embeddings, EncodedBatch, Encoder, Normalization};
 use crate::error::{Error, Result};
+use crate::lock::{lock, wait};
 use crate::request::Prompt;
 use crate::worker_thread::WorkerThread;
 
@@ -33,7 +34,7 @@ pub struct EmbedderStats {
 pub struct Embedder {
     shared: Arc<SharedEmbedder>,
     /// Creates the encoder. `None` once the thread is started, for the first request, or the worker is stopped.
-    make: Mutex<Option<EncoderFactory>>,
+    create: Mutex<Option<EncoderFactory>>,
     thread: OnceLock<WorkerThread>,
     n_submitted: AtomicU64,
     on_done: OnDone,
@@ -52,24 +53,23 @@ struct EmbedderState {
 }
 
 impl SharedEmbedder {
-    /// The lock is poisoned only after a bug; the state is still consistent then.
     fn lock(&self) -> MutexGuard<'_, EmbedderState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 impl Embedder {
-    /// `make` creates the context on the worker's thread, which calls `on_done` whenever requests are answered.
+    /// `create` creates the context on the worker's thread, which calls `on_done` whenever requests are answered.
     pub fn new(
         shape: EmbedderShape,
-        make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
+        create: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
         on_done: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let state = EmbedderState { queue: EmbeddingQueue::new(shape), is_stopped: false, stats: EmbedderStats::default() };
         let shared = SharedEmbedder { shape, state: Mutex::new(state), wake: Condvar::new() };
         Self {
             shared: Arc::new(shared),
-            make: Mutex::new(Some(Box::new(make))),
+            create: Mutex::new(Some(Box::new(create))),
             thread: OnceLock::new(),
             n_submitted: AtomicU64::new(0),
             on_done: Arc::new(on_done),
@@ -103,13 +103,13 @@ impl Embedder {
     }
 
     fn start(&self) -> Result<()> {
-        let mut make = self.make.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(make) = make.take() {
+        let mut create = lock(&self.create);
+        if let Some(create) = create.take() {
             let (shared, on_done) = (Arc::clone(&self.shared), Arc::clone(&self.on_done));
-            let run = move || EmbeddingWorker { shared, make, on_done, encoder: None }.run();
+            let run = move || EmbeddingWorker { shared, create, on_done, encoder: None }.run();
             let thread = WorkerThread::spawn("weft-embedding", run);
             let thread = thread.inspect_err(|_| self.shared.lock().is_stopped = true)?;
-            self.thread.set(thread).expect("`make` is taken once");
+            self.thread.set(thread).expect("`create` is taken once");
         }
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Embedder {
     pub fn stop(&self) {
         self.shared.lock().is_stopped = true;
         self.shared.wake.notify_one();
-        drop(self.make.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.create).take());
         if let Some(thread) = self.thread.get() {
             thread.join();
         }
@@ -161,7 +161,7 @@ impl Drop for PendingEmbeddings {
 
 struct EmbeddingWorker {
     shared: Arc<SharedEmbedder>,
-    make: EncoderFactory,
+    create: EncoderFactory,
     on_done: OnDone,
     encoder: Option<Box<dyn Encoder>>,
 }
@@ -205,16 +205,16 @@ impl EmbeddingWorker {
             state = if state.queue.is_encoding_media() {
                 wake.wait_timeout(state, MEDIA_POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0
             } else {
-                wake.wait(state).unwrap_or_else(PoisonError::into_inner)
+                wait(wake, state)
             };
         }
     }
 
     fn compute(&mut self, batch: &EmbeddingBatch) -> Result<EncodedBatch> {
         if self.encoder.is_none() {
-            self.encoder = Some((self.make)()?);
+            self.encoder = Some((self.create)()?);
         }
-        let encoder = self.encoder.as_mut().expect("it was just made");
+        let encoder = self.encoder.as_mut().expect("it was just created");
         let encoded = match batch {
             EmbeddingBatch::Texts(texts) => encoder.encode(texts),
             EmbeddingBatch::Mixed(prompt) => encoder.encode_mixed(prompt),
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    fn embedder(make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static) -> (Embedder, mpsc::Receiver<()>) {
+    fn embedder(create: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static) -> (Embedder, mpsc::Receiver<()>) {
         let shape = EmbedderShape {
             pooling: Pooling::Mean,
             takes_media: true,
@@ -284,7 +284,7 @@ mod tests {
             n_sequences: 4,
         };
         let (done_sender, done) = mpsc::channel();
-        (Embedder::new(shape, make, move || done_sender.send(()).unwrap_or(())), done)
+        (Embedder::new(shape, create, move || done_sender.send(()).unwrap_or(())), done)
     }
 
     fn answer(pending: &PendingEmbeddings, done: &mpsc::Receiver<()>) -> Result<Embeddings> {

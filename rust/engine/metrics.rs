@@ -13,6 +13,7 @@ use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::stats::{HostCacheStats, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes};
+use crate::lock::lock;
 
 /// State that the worker shares with other threads, besides the streams.
 #[derive(Default)]
@@ -26,11 +27,11 @@ pub(crate) struct SharedState {
 impl SharedState {
     /// Metrics as of the last step, except [`Stats::n_waiting`].
     pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
-        self.stats.lock().expect("no code that holds the stats can panic")
+        lock(&self.stats)
     }
 
     pub(crate) fn recent_steps(&self) -> MutexGuard<'_, VecDeque<RecentStep>> {
-        self.recent.lock().expect("no code that holds the last steps can panic")
+        lock(&self.recent)
     }
 }
 

@@ -39,7 +39,7 @@ mod worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use histograms::{Histogram, RequestHistograms};
 pub use output::completions::{Completions, ForkResult, PendingFork, ReadyEvents};
@@ -55,6 +55,7 @@ pub use stats::{
 use crate::cache::{DigestCursor, MAX_KEY_BYTES, PrefixDigest};
 use crate::config::{DraftKind, Limits};
 use crate::error::{Error, Result, each_branch};
+use crate::lock::lock;
 use crate::request::{AdapterScale, PinnedPrefix, Request, SlotContents, ensure};
 use crate::sampling::TokenStrings;
 use crate::worker_thread::WorkerThread;
@@ -202,7 +203,7 @@ impl Engine {
     /// [`Error::InvalidRequest`] as for a request with these adapters; nothing changes then.
     pub fn set_adapters(&self, adapters: Vec<AdapterScale>) -> Result<()> {
         self.inner.model.check_adapters(&adapters)?;
-        *self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
+        *lock(&self.inner.adapters) = adapters;
         Ok(())
     }
 
@@ -351,7 +352,7 @@ impl Inner {
     }
 
     fn default_adapters(&self) -> Vec<AdapterScale> {
-        self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.adapters).clone()
     }
 
     fn stop(&self) {

@@ -1,9 +1,10 @@
 //! Handle by which a test observes and controls a fake runner.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::engine::runner::Plan;
+use crate::lock::lock;
 
 const MAX_WAIT: Duration = Duration::from_secs(15);
 
@@ -39,12 +40,12 @@ pub enum FailureMode {
 
 impl FakeControl {
     pub(super) fn lock(&self) -> MutexGuard<'_, FakeState> {
-        self.shared.0.lock().expect("no code that holds the state can panic")
+        lock(&self.shared.0)
     }
 
     fn wait_while(&self, is_waiting: impl Fn(&FakeState) -> bool) -> MutexGuard<'_, FakeState> {
         let waited = self.shared.1.wait_timeout_while(self.lock(), MAX_WAIT, |state| is_waiting(state));
-        let (state, timeout) = waited.expect("no code that holds the state can panic");
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "a test or a decode waited {MAX_WAIT:?} for the other");
         state
     }

@@ -3,7 +3,7 @@
 //! For tests and benchmarks. It is as strict as llama.cpp: a gap in the positions, a sequence id in use, or a full cache is a
 //! panic or an error. It places tokens in cells as llama.cpp does. Saved state includes a digest of the preceding text:
 //! reloading it at the wrong position changes everything that is sampled afterwards.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod control;
 mod vocabulary;
@@ -43,11 +43,11 @@ pub struct FakeRunner {
     draft_model: Option<FakeDraftModel>,
 }
 
-/// A draft model that knows what greedy sampling returns, but for errors.
+/// A draft model that predicts greedy sampling, with errors.
 #[derive(Debug, Clone, Copy)]
 pub struct FakeDraftModel {
     pub max_draft: u32,
-    /// About one in so many tokens is wrong; 0 for none.
+    /// About one in this many tokens is wrong; 0 for none.
     pub wrong_one_in: u64,
 }
 
@@ -409,7 +409,7 @@ impl Runner for FakeRunner {
         std::thread::sleep(duration);
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
         for token in bytes.chunks(SAVED_TOKEN_BYTES) {
-            let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
+            let digest = |offset: usize| Some(u64::from_le_bytes(token.get(offset..offset + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
             tokens.push(read.ok_or_else(|| StateError::Refused("the saved piece is truncated".into()))?);

@@ -45,7 +45,7 @@ impl Alphabet {
         self.classes[class as usize].iter().map(move |&(low, high)| (self.starts[low as usize], end(high)))
     }
 
-    /// Returns whether the class contains one of the symbols from `low` to `high`, inclusive.
+    /// Returns true if the class contains one of the symbols from `low` to `high`, inclusive.
     pub(super) fn overlaps(&self, class: u32, low: u32, high: u32) -> bool {
         let ranges = &self.classes[class as usize];
         let next = ranges.partition_point(|&(_, end)| end < low);

@@ -72,7 +72,7 @@ impl GrammarBranch {
         found
     }
 
-    /// Advances past `bytes` if the grammar allows them. Returns whether it does.
+    /// Advances past `bytes` if the grammar allows them. Returns true if it does.
     fn try_read(&mut self, bytes: &[u8]) -> bool {
         let after = self.step_bytes(bytes).filter(|(_, partial)| partial.is_none());
         (self.state, self.partial) = after.unwrap_or((self.state, self.partial));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::parse_error::{ParseError, Result, excerpt, refuse_at};
 use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
 use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
-use crate::request::Token;
+use crate::request::{Token, is_in_vocabulary};
 
 /// The vocabulary that a grammar refers to.
 pub trait TokenLookup {
@@ -259,7 +259,7 @@ impl<'a> GbnfParser<'a> {
                 return refuse_at(start, format!("{} is not a token id; write it like <[7]>", excerpt(text)));
             }
             let n_vocab = self.tokens.n_vocab();
-            let token = id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab));
+            let token = id.parse().ok().filter(|&token| is_in_vocabulary(token, n_vocab));
             token.ok_or_else(|| (start, format!("token {} is not in the vocabulary ({n_vocab} tokens)", excerpt(id))))?
         } else {
             self.tokens.find_token(text).ok_or_else(|| (start, format!("the vocabulary has no token '{}'", excerpt(text))))?

@@ -13,7 +13,7 @@
 //! - Bytes that are not valid UTF-8 are never allowed. A text cannot end inside a character, and `[^é]` allows the first byte
 //!   of another character that shares it with é.
 //! - Token ids (`<[7]>`) are matched only at the start of a token.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod alphabet;
 mod branch;

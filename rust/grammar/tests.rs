@@ -173,12 +173,12 @@ fn the_cache_is_bounded() {
     // Every bracket makes a new stack, so that the cache keeps growing.
     let nested = grammar("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"");
     let mut branch = nested.start.clone();
-    let mut most = 0;
+    let mut max = 0;
     for i in 0..150_000_u32 {
         branch.accept(128 + Token::from(if i % 3 == 0 { b'(' } else { b'[' }));
-        most = most.max(branch.matcher.n_cached);
+        max = max.max(branch.matcher.n_cached);
     }
-    assert!((matcher::MAX_CACHED..3 * matcher::MAX_CACHED / 2).contains(&most), "{most} numbers are cached");
+    assert!((matcher::MAX_CACHED..3 * matcher::MAX_CACHED / 2).contains(&max), "{max} numbers are cached");
     branch.accept(128 + Token::from(b'x'));
     for i in (0..150_000_u32).rev() {
         let closing = if i % 3 == 0 { b')' } else { b']' };
@@ -307,11 +307,11 @@ fn the_cost_of_a_token_is_bounded_for_grammars_with_many_alternatives() {
     for alternatives in ["| <[7]> ".repeat(50_000), "| [é-ë] ".repeat(50_000)] {
         let many = grammar(&format!("root ::= \"x\" {alternatives}"));
         let mut branch = many.start.clone();
-        for most in [100 * 50_001, 2 * 50_001] {
+        for max in [100 * 50_001, 2 * 50_001] {
             let mut row = vec![1.0; Toy.n_vocab()];
             branch.mask(&mut row);
             assert!(row.iter().any(|&logit| logit > 0.0));
-            assert!(branch.matcher.n_inspected <= most, "{} tops were inspected", branch.matcher.n_inspected);
+            assert!(branch.matcher.n_inspected <= max, "{} tops were inspected", branch.matcher.n_inspected);
         }
     }
 }

@@ -29,7 +29,7 @@ impl Level {
         Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// Returns whether the processor supports this level.
+    /// Returns true if the processor supports this level.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,

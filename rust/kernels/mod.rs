@@ -47,6 +47,8 @@ pub mod products;
 mod shared;
 mod team;
 #[cfg(test)]
+mod test_random;
+#[cfg(test)]
 mod test_teams;
 mod transpose;
 
@@ -54,5 +56,7 @@ pub use level::Level;
 pub use shared::SharedSlice;
 pub use team::Team;
 
+#[cfg(test)]
+use test_random::Random;
 #[cfg(test)]
 use test_teams::{SoloTeam, ThreadTeam};

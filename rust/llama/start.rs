@@ -29,7 +29,7 @@ pub(super) fn hardware(model: &Model, config: &EngineConfig) -> HardwareInfo {
         total_bytes: memory::machine_bytes(),
         usable_kernels: installed.usable,
         kernels_level: installed.level.name(),
-        why_not: installed.why_not.as_deref(),
+        unusable_reason: installed.unusable_reason.as_deref(),
     }
 }
 

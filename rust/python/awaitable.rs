@@ -1,6 +1,6 @@
 //! The awaitable behind `await`: finished if an event is ready, else it yields a future of the running loop.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyStopAsyncIteration, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -12,6 +12,7 @@ use super::events::{self, LogprobFormat};
 use super::stream::{EventStream, PyStream};
 use super::wake::{Awaitable, Watch};
 use crate::engine::ReadyEvents;
+use crate::lock::lock;
 
 /// Maximum size in bytes of one batch of events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts, so that the
 /// event loop is blocked for about a millisecond: some two thousand tokens, or five with a thousand logprobs each.
@@ -65,12 +66,8 @@ impl PyNext {
         Self { source: AwaitSource::Answer(Arc::new(answer)), wait: Mutex::new(None) }
     }
 
-    fn wait(&self) -> MutexGuard<'_, Option<Wait>> {
-        self.wait.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn stop_waiting(&self, py: Python<'_>) {
-        let wait = self.wait().take();
+        let wait = lock(&self.wait).take();
         if let Some(Wait { watch, future }) = wait {
             watch.get().forget(future.bind(py));
         }
@@ -135,7 +132,7 @@ impl PyNext {
             if let Some(future) = watch.get().wait(py, &self.awaited()?)? {
                 // asyncio requires this flag on a future that a task yields; `Future.__await__` sets it too.
                 future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
-                *self.wait() = Some(Wait { watch, future: future.clone().unbind() });
+                *lock(&self.wait) = Some(Wait { watch, future: future.clone().unbind() });
                 return Ok(future);
             }
         }
@@ -178,7 +175,7 @@ impl PyNext {
     }
 
     fn __clear__(&self) {
-        let wait = self.wait().take();
+        let wait = lock(&self.wait).take();
         drop(wait);
     }
 }

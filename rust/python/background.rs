@@ -6,13 +6,14 @@
 
 use std::cell::Cell;
 use std::panic;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 
 use pyo3::prelude::*;
 
 use crate::cancellation::Cancellation;
 use crate::llama;
+use crate::lock::lock;
 
 /// Stack size as of threads that Python starts: grammars are nested.
 const STACK_BYTES: usize = 8 << 20;
@@ -72,17 +73,13 @@ impl ProgressCallback {
     fn store(&self, result: PyResult<()>) -> bool {
         let is_ok = result.is_ok();
         if let Err(error) = result {
-            self.lock().get_or_insert(error);
+            lock(&self.raised).get_or_insert(error);
         }
         is_ok
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<PyErr>> {
-        self.raised.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn raise(&self) -> PyResult<()> {
-        self.lock().take().map_or(Ok(()), Err)
+        lock(&self.raised).take().map_or(Ok(()), Err)
     }
 }
 
@@ -95,7 +92,7 @@ pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
     py.detach(|| {
         // Taken by the thread that runs it: this one, if no thread can be started.
         let work = Mutex::new(Some(work));
-        let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take().expect("it is done once")();
+        let take = || lock(&work).take().expect("it is done once")();
         let cancellation = Cancellation::current();
         let run_at_low_priority = || {
             llama::compute(niceness);

@@ -130,22 +130,22 @@ impl BodyParts<'_> {
     fn append_without_long_strings(&mut self, name: &str, raw: &str) -> Result<(), String> {
         let bytes = raw.as_bytes();
         let mut path = vec![PathStep::Name(name.to_owned())];
-        let (mut is_name, mut copied_until, mut at) = (false, 0, 0);
-        while at < bytes.len() {
-            match bytes[at] {
+        let (mut is_name, mut copied_until, mut position) = (false, 0, 0);
+        while position < bytes.len() {
+            match bytes[position] {
                 b'"' => {
-                    let end = find_string_end(bytes, at + 1)?;
-                    let quoted = &raw[at..=end];
+                    let end = find_string_end(bytes, position + 1)?;
+                    let quoted = &raw[position..=end];
                     if is_name {
                         path.pop();
                         path.push(PathStep::Name(unquote(quoted)?));
                         is_name = false;
                     } else if quoted.len() > MAX_STRING_BYTES {
-                        self.rest.extend([&raw[copied_until..at], "\"", PLACEHOLDER, "\""]);
+                        self.rest.extend([&raw[copied_until..position], "\"", PLACEHOLDER, "\""]);
                         copied_until = end + 1;
                         self.strings.push((path.clone(), unquote(quoted)?));
                     }
-                    at = end;
+                    position = end;
                 }
                 b'[' => path.push(PathStep::Index(0)),
                 b'{' => {
@@ -162,7 +162,7 @@ impl BodyParts<'_> {
                 },
                 _ => {}
             }
-            at += 1;
+            position += 1;
         }
         self.rest.push_str(&raw[copied_until..]);
         Ok(())
@@ -204,11 +204,11 @@ fn parse_token(key: &str) -> Option<Token> {
 
 /// Rejects JSON that is nested too deep or has half a surrogate pair. Returns the number of values, at least if it is invalid.
 fn count_values(text: &str) -> Result<usize, String> {
-    let (mut depth, mut n_values, mut at) = (0_usize, 1, 0);
+    let (mut depth, mut n_values, mut position) = (0_usize, 1, 0);
     let bytes = text.as_bytes();
-    while at < bytes.len() {
-        match bytes[at] {
-            b'"' => at = find_string_end(bytes, at + 1)?,
+    while position < bytes.len() {
+        match bytes[position] {
+            b'"' => position = find_string_end(bytes, position + 1)?,
             b',' => n_values += 1,
             b'[' | b'{' => {
                 n_values += 1;
@@ -220,34 +220,34 @@ fn count_values(text: &str) -> Result<usize, String> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        at += 1;
+        position += 1;
     }
     Ok(n_values)
 }
 
 /// Returns the index of the closing quote, or else the end of the text.
-fn find_string_end(bytes: &[u8], mut at: usize) -> Result<usize, String> {
-    while at < bytes.len() && bytes[at] != b'"' {
-        if bytes[at] != b'\\' {
-            at += 1;
+fn find_string_end(bytes: &[u8], mut position: usize) -> Result<usize, String> {
+    while position < bytes.len() && bytes[position] != b'"' {
+        if bytes[position] != b'\\' {
+            position += 1;
             continue;
         }
-        match read_code_unit(bytes, at) {
-            Some(0xd800..0xdc00) if matches!(read_code_unit(bytes, at + 6), Some(0xdc00..0xe000)) => at += 12,
+        match read_code_unit(bytes, position) {
+            Some(0xd800..0xdc00) if matches!(read_code_unit(bytes, position + 6), Some(0xdc00..0xe000)) => position += 12,
             Some(unit @ 0xd800..0xe000) => {
                 return Err(format!(
-                    "the body is no JSON in UTF-8: the escape \\u{unit:04x} at byte {at} is half of a surrogate pair, which stands for \
+                    "the body is no JSON in UTF-8: the escape \\u{unit:04x} at byte {position} is half of a surrogate pair, which stands for \
                      no character"
                 ));
             }
-            _ => at += 2,
+            _ => position += 2,
         }
     }
-    Ok(at)
+    Ok(position)
 }
 
 /// Returns the code unit of the `\u` escape at this index.
-fn read_code_unit(bytes: &[u8], at: usize) -> Option<u16> {
-    let digits = bytes.get(at..at + 6)?.strip_prefix(b"\\u")?;
+fn read_code_unit(bytes: &[u8], position: usize) -> Option<u16> {
+    let digits = bytes.get(position..position + 6)?.strip_prefix(b"\\u")?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

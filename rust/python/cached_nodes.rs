@@ -26,25 +26,13 @@ pub(super) struct PyCachedNode {
 
 impl From<CachedNode> for PyCachedNode {
     fn from(node: CachedNode) -> Self {
-        let CachedNode {
-            parent,
-            tokens,
-            start,
-            adapters,
-            slots,
-            owner,
-            is_pinned,
-            n_hits,
-            last_used,
-            n_stored_bytes: n_host_bytes,
-            ..
-        } = node;
+        let CachedNode { parent, tokens, start, adapters, slots, owner, is_pinned, n_hits, last_used, n_host_bytes, .. } = node;
         let tier = match node.tier {
             Tier::Device => "device",
-            Tier::Both => "both",
+            Tier::DeviceAndHost => "both",
             Tier::Host => "host",
             Tier::Computing => "computing",
-            Tier::Neither => "none",
+            Tier::Uncached => "none",
         };
         let (n_tokens, owner) = (tokens.len(), owner.map(|owner| owner.to_string()));
         Self { parent, tokens, n_tokens, start, adapters, tier, slots, owner, is_pinned, n_hits, last_used, n_host_bytes }

@@ -9,7 +9,7 @@ use pyo3::types::PyBytes;
 
 use super::background::detached;
 use super::json::Json;
-use crate::request::Token;
+use crate::request::{Token, is_in_vocabulary};
 
 /// Token ids.
 #[pyclass(frozen, sequence, module = "weft._native", name = "TokenIds")]
@@ -47,7 +47,7 @@ impl PyTokenIds {
 
     /// Returns the first token that is not in a vocabulary of `n_vocab` tokens.
     fn outside(&self, py: Python<'_>, n_vocab: usize) -> Option<Token> {
-        detached(py, || self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))
+        detached(py, || self.tokens.iter().copied().find(|&token| !is_in_vocabulary(token, n_vocab)))
     }
 
     /// Returns a JSON list; cached.

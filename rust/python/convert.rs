@@ -134,9 +134,9 @@ pub(super) fn read_prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput>
     read_prompt(&get_attribute(object, intern!(object.py(), "prompt"))?)
 }
 
-const COUNT: &str = "an integer from 0 to 2³² − 1";
-const NUMBER: &str = "a number";
-const SWITCH: &str = "True or False";
+pub(super) const COUNT: &str = "an integer from 0 to 2³² − 1";
+pub(super) const NUMBER: &str = "a number";
+pub(super) const SWITCH: &str = "True or False";
 
 /// Converts all but the prompt; [`Request::validate`] checks the ranges.
 pub(super) fn read_request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
@@ -194,43 +194,32 @@ fn read_sampling<'py>(object: &Bound<'py, PyAny>) -> PyResult<SamplingParams> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| get_attribute(object, name);
     let penalty_prompt: Option<Bound<'_, PyAny>> = get(intern!(py, "penalty_prompt"))?.extract()?;
-    Ok(SamplingParams {
+    let mut params = SamplingParams {
         samplers: read_samplers(&get(intern!(py, "samplers"))?)?,
-        temperature: request_field!(object, "temperature", NUMBER),
-        dynatemp_range: request_field!(object, "dynatemp_range", NUMBER),
-        dynatemp_exponent: request_field!(object, "dynatemp_exponent", NUMBER),
         top_k: request_field!(object, "top_k", "an integer below 2³¹"),
-        top_p: request_field!(object, "top_p", NUMBER),
-        min_p: request_field!(object, "min_p", NUMBER),
-        typical_p: request_field!(object, "typical_p", NUMBER),
-        top_n_sigma: request_field!(object, "top_n_sigma", NUMBER),
-        tfs_z: request_field!(object, "tfs_z", NUMBER),
-        xtc_probability: request_field!(object, "xtc_probability", NUMBER),
-        xtc_threshold: request_field!(object, "xtc_threshold", NUMBER),
         min_keep: request_field!(object, "min_keep", COUNT),
         repeat_penalty: request_field!(object, "repeat_penalty", NUMBER),
         repeat_last_n: request_field!(object, "repeat_last_n", "an integer from −1 to 2³¹ − 1"),
-        presence_penalty: request_field!(object, "presence_penalty", NUMBER),
-        frequency_penalty: request_field!(object, "frequency_penalty", NUMBER),
         penalize_nl: request_field!(object, "penalize_nl", SWITCH),
         penalty_prompt: penalty_prompt.map(|ids| read_tokens("penalty_prompt", &ids)).transpose()?,
         dry: Dry {
-            multiplier: request_field!(object, "dry_multiplier", NUMBER),
-            base: request_field!(object, "dry_base", NUMBER),
             allowed_length: request_field!(object, "dry_allowed_length", "an integer below 2³¹"),
             penalty_last_n: request_field!(object, "dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
             sequence_breakers: request_field!(object, "dry_sequence_breakers", "a sequence of strings"),
+            ..Dry::default()
         },
         mirostat: read_mirostat(&get(intern!(py, "mirostat"))?)?,
-        mirostat_tau: request_field!(object, "mirostat_tau", NUMBER),
-        mirostat_eta: request_field!(object, "mirostat_eta", NUMBER),
-        adaptive_target: request_field!(object, "adaptive_target", NUMBER),
         adaptive_decay: request_field!(object, "adaptive_decay", NUMBER),
         logit_bias: read_biases(&get(intern!(py, "logit_bias"))?)?,
         ignore_eos: request_field!(object, "ignore_eos", SWITCH),
         logprobs: request_field!(object, "logprobs", "an integer from 0 to 1000"),
         post_sampling_probs: request_field!(object, "post_sampling_probs", SWITCH),
-    })
+        ..SamplingParams::default()
+    };
+    for (name, value) in params.numbers_mut() {
+        *value = read_field(name, NUMBER, &get(&PyString::intern(py, name))?)?;
+    }
+    Ok(params)
 }
 
 fn read_constraint(object: &Bound<'_, PyAny>) -> PyResult<Option<OutputConstraint>> {

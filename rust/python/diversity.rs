@@ -4,12 +4,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
-use super::convert::{request_field, shorten_repr};
+use super::convert::{SWITCH, request_field, shorten_repr};
 use super::errors::{InvalidRequestError, invalid_request};
 use crate::request::{BeamSearch, Diversity};
 
 pub(super) fn read_diversity(object: &Bound<'_, PyAny>, n: u32) -> PyResult<Diversity> {
-    let is_distinct: bool = request_field!(object, "distinct", "True or False");
+    let is_distinct: bool = request_field!(object, "distinct", SWITCH);
     let diverse: Option<PyBackedStr> = request_field!(object, "diverse", "'arithmetic' or 'beam'");
     let beam_width: Option<u32> = request_field!(object, "beam_width", "an integer of 2 or more");
     let length_penalty: f32 = request_field!(object, "length_penalty", "a number from −10 to 10");

@@ -62,7 +62,7 @@ impl TextQueue<'_> {
         }
         let prompts = texts.into_iter().enumerate().map(|(index, text)| {
             if let PromptInput::Text(text) = &text {
-                self.check_length(index, self.model.least_tokens(text.as_bytes()))?;
+                self.check_length(index, self.model.min_tokens(text.as_bytes()))?;
             }
             text.read(self.model)
         });
@@ -75,9 +75,9 @@ impl TextQueue<'_> {
             return Err(Error::NotSupported { message: message.to_owned() });
         }
         // Every pair contains the query. If a pair is tokenized as one text, a token may span the boundary.
-        let n_query = self.model.least_tokens(query).saturating_sub(1);
+        let n_query = self.model.min_tokens(query).saturating_sub(1);
         for (index, text) in texts.iter().enumerate() {
-            self.check_length(index, n_query + self.model.least_tokens(text))?;
+            self.check_length(index, n_query + self.model.min_tokens(text))?;
         }
         let pairs = rerank::build_pairs(self.model, query, texts)?.into_iter().map(Prompt::from_tokens).collect();
         self.submit(pairs, Normalization::None, Some(1))

@@ -109,7 +109,7 @@ impl Drop for PyEngine {
 
 /// Rejects a prompt that cannot fit, before tokenization.
 fn check_length(prompt: &[u8], model: &Model, n_ctx: u32) -> PyResult<()> {
-    let n_tokens_min = model.least_tokens(prompt);
+    let n_tokens_min = model.min_tokens(prompt);
     if n_tokens_min >= n_ctx as usize { Err(ContextOverflowError::new_err((n_tokens_min, n_ctx, true))) } else { Ok(()) }
 }
 

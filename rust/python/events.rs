@@ -74,7 +74,7 @@ pub(super) fn logprob_to_python<'py>(
 }
 
 fn finished_to_python(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
-    let Finished { index, slot, reason, text, usage, is_truncated, result: made, score, explanation } = event;
+    let Finished { index, slot, reason, text, usage, is_truncated, result, score, explanation } = event;
     let is_context_full = reason == FinishReason::ContextFull;
     let (finish_reason, stop_reason) = match reason {
         FinishReason::End(token) => (intern!(py, "stop"), token.into_pyobject(py)?),
@@ -94,10 +94,11 @@ fn finished_to_python(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyA
         n_drafted,
         n_draft_accepted,
     ))?;
-    let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
+    let result = result.map(|result| prefix::to_python(py, *result)).transpose()?;
     let explanation = explanation.map(|explanation| explanation_to_python(py, *explanation)).transpose()?;
     let text = text.as_str();
-    let fields = (index, finish_reason, usage, slot, stop_reason, text, is_context_full, is_truncated, made, explanation, score);
+    let fields =
+        (index, finish_reason, usage, slot, stop_reason, text, is_context_full, is_truncated, result, explanation, score);
     class!(py, "Finished").call1(fields)
 }
 
@@ -108,11 +109,22 @@ pub(super) fn explanation_to_python(py: Python<'_>, explanation: Explanation) ->
 }
 
 fn computed_run_to_python(py: Python<'_>, run: ComputedRun) -> PyResult<Bound<'_, PyAny>> {
-    let ComputedRun { range, cause, eviction, at, byte, character, before, here, earlier } = run;
+    let ComputedRun { range, cause, eviction, position, byte_offset, character_offset, text_before, text_at, earlier } = run;
     let convert_earlier =
         |EarlierRequest { request_id, text, is_in_answer }| class!(py, "EarlierRequest").call1((request_id, text, is_in_answer));
     let earlier = earlier.map(convert_earlier).transpose()?;
-    let (evicted_for, evicted_s) = eviction.map(|(why, age)| (why.name(), age.as_secs_f64())).unzip();
-    let why = (range.start, range.end, cause.name(), at, byte, character, before, here, earlier, evicted_for, evicted_s);
-    class!(py, "ComputedRange").call1(why)
+    let (evicted_for, evicted_s) = eviction.map(|(cause, age)| (cause.name(), age.as_secs_f64())).unzip();
+    class!(py, "ComputedRange").call1((
+        range.start,
+        range.end,
+        cause.name(),
+        position,
+        byte_offset,
+        character_offset,
+        text_before,
+        text_at,
+        earlier,
+        evicted_for,
+        evicted_s,
+    ))
 }

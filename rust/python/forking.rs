@@ -1,10 +1,10 @@
 //! Forks of a branch of a stream.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use super::awaitable::{Answer, PyNext};
 use super::background::detached;
@@ -14,6 +14,7 @@ use super::stream::{EventStream, PyStream};
 use super::wake::{Awaitable, LoopWakers};
 use crate::engine::{Fork, ForkDestination, ForkKind, ForkPoint, ForkResult, ForkTextBoundary, PendingFork, WakeHandle};
 use crate::llama::Model;
+use crate::lock::lock;
 use crate::request::Prompt;
 
 pub(super) struct StreamSettings {
@@ -45,27 +46,23 @@ impl StreamSettings {
         Self { model, parses_special, kinds: Mutex::new(kinds) }
     }
 
-    fn kinds(&self) -> MutexGuard<'_, Vec<BranchKind>> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn request_of(&self, py: Python<'_>, branch: u32) -> Py<PyAny> {
-        find_kind(&self.kinds(), branch).expect("a stream has a request").request.clone_ref(py)
+        find_kind(&lock(&self.kinds), branch).expect("a stream has a request").request.clone_ref(py)
     }
 
     pub(super) fn forked_at(&self, branch: u32) -> Option<(u32, u32)> {
-        find_origin(&self.kinds(), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
+        find_origin(&lock(&self.kinds), branch).map(|origin| (origin.branch, origin.n_parent_tokens))
     }
 
     pub(super) fn boundary(&self, branch: u32) -> ForkTextBoundary {
-        find_origin(&self.kinds(), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
+        find_origin(&lock(&self.kinds), branch).map(|origin| origin.boundary.clone()).unwrap_or_default()
     }
 
     /// Inserts branches in their order: forks may be reported in another order than they were created in.
     fn add(&self, kind: BranchKind) {
-        let mut kinds = self.kinds();
-        let at = kinds.partition_point(|known| known.first < kind.first);
-        kinds.insert(at, kind);
+        let mut kinds = lock(&self.kinds);
+        let index = kinds.partition_point(|known| known.first < kind.first);
+        kinds.insert(index, kind);
     }
 }
 
@@ -116,44 +113,51 @@ impl Awaitable for AwaitedFork {
     }
 }
 
-pub(super) struct Arguments<'py> {
-    pub(super) index: Bound<'py, PyAny>,
-    pub(super) n: Option<Bound<'py, PyAny>>,
-    pub(super) at: Option<Bound<'py, PyAny>>,
-    pub(super) unit: String,
-    pub(super) append: Option<Bound<'py, PyAny>>,
-    pub(super) own_stream: bool,
-    pub(super) options: Option<Bound<'py, PyDict>>,
-}
-
-pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_>) -> PyResult<PyNext> {
-    let Arguments { index, n, at, unit, append, own_stream, options } = arguments;
-    let parent = stream.get();
-    let branch = convert::read_branch_index(&index)?;
-    let n: u32 = n.map_or(Ok(1), |n| convert::read_field("n", "a positive integer", &n))?;
-    let at = match (&at, unit.as_str()) {
-        (None, "token" | "byte") => ForkPoint::End,
-        (Some(at), "token") => ForkPoint::Token(convert::read_field("at", "a number of tokens or None", at)?),
-        (Some(at), "byte") => ForkPoint::Byte(convert::read_field("at", "a number of bytes or None", at)?),
-        _ => return Err(invalid_request("unit", format!("{unit:?}"), "\"token\" or \"byte\"")),
-    };
-    let append = convert::read_text_or_tokens("append", &append.unwrap_or_else(|| py.None().into_bound(py)))?;
-    let parent_request = parent.settings.request_of(py, branch);
-    let (request, restart) = match options.filter(|options| !options.is_empty()) {
-        None => (parent_request, None),
-        Some(options) => {
-            let with_own_seeds = options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none());
-            let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
-            let request = request.call1((parent_request, n, options))?;
-            let input = convert::read_request(&request)?;
-            (request.unbind(), Some((input, with_own_seeds)))
+/// Forks a branch. `options` also has the arguments `n`, `at`, `unit` and `append`.
+pub(super) fn fork<'py>(
+    stream: Py<PyStream>,
+    index: &Bound<'py, PyAny>,
+    options: Option<Bound<'py, PyDict>>,
+    destination: impl FnOnce(Arc<dyn WakeHandle>) -> ForkDestination,
+) -> PyResult<PyNext> {
+    let py = index.py();
+    let options = options.unwrap_or_else(|| PyDict::new(py));
+    let take = |name: &Bound<'py, PyString>| -> PyResult<Option<Bound<'py, PyAny>>> {
+        let value = options.get_item(name)?;
+        if value.is_some() {
+            options.del_item(name)?;
         }
+        Ok(value)
+    };
+    let parent = stream.get();
+    let branch = convert::read_branch_index(index)?;
+    let n = take(intern!(py, "n"))?
+        .map_or(Ok(None), |n| convert::read_field::<Option<u32>>("n", "a positive integer", &n))?
+        .unwrap_or(1);
+    let unit: Option<String> = take(intern!(py, "unit"))?.map(|unit| unit.extract()).transpose()?;
+    let at = match (take(intern!(py, "at"))?.filter(|at| !at.is_none()), unit.as_deref().unwrap_or("token")) {
+        (None, "token" | "byte") => ForkPoint::End,
+        (Some(at), "token") => ForkPoint::Token(convert::read_field("at", "a number of tokens or None", &at)?),
+        (Some(at), "byte") => ForkPoint::Byte(convert::read_field("at", "a number of bytes or None", &at)?),
+        (_, unit) => return Err(invalid_request("unit", format!("{unit:?}"), "\"token\" or \"byte\"")),
+    };
+    let append = take(intern!(py, "append"))?.map_or(Ok(None), |append| convert::read_text_or_tokens("append", &append))?;
+    let parent_request = parent.settings.request_of(py, branch);
+    let (request, restart) = if options.is_empty() {
+        (parent_request, None)
+    } else {
+        let with_own_seeds = options.get_item(intern!(py, "seed"))?.is_some_and(|seed| !seed.is_none());
+        let request = py.import(intern!(py, "weft.request.branches"))?.getattr(intern!(py, "fork_request"))?;
+        let request = request.call1((parent_request, n, options))?;
+        let input = convert::read_request(&request)?;
+        (request.unbind(), Some((input, with_own_seeds)))
     };
     let model = parent.settings.model.upgrade().ok_or_else(|| EngineStoppedError::new_err(()))?;
     let parent_stream = parent.stream()?;
     let wakers = Arc::clone(&parent_stream.wakers);
     let wake_handle: Arc<dyn WakeHandle> = Arc::<LoopWakers>::clone(&wakers);
     let parses_special = parent.settings.parses_special;
+    let destination = destination(Arc::clone(&wake_handle));
     let pending = detached(py, || -> crate::error::Result<PendingFork> {
         let append = append.map_or(Ok(Vec::new()), |append| append.read_continuation(parses_special, &model))?;
         let kind = match restart {
@@ -163,8 +167,6 @@ pub(super) fn fork(py: Python<'_>, stream: Py<PyStream>, arguments: Arguments<'_
                 ForkKind::Restart { requests: vec![request], with_own_seeds }
             }
         };
-        let destination =
-            if own_stream { ForkDestination::OwnStream(Some(Arc::clone(&wake_handle))) } else { ForkDestination::SameStream };
         parent_stream.completions.request_fork(Fork { branch, at, append, kind, destination }, Some(wake_handle))
     })?;
     Ok(PyNext::of_answer(AwaitedFork { pending, stream, branch, request, wakers }))

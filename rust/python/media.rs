@@ -106,7 +106,7 @@ pub(super) fn read_parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<PromptPart>> 
     parts.map(|given| part(given?)).collect()
 }
 
-/// Returns whether a prompt is a list with texts or media; false for a list of token ids only.
+/// Returns true if a prompt is a list with texts or media; false for a list of token ids only.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
     let is_list = |value: &Bound<'_, PyAny>| value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
     let is_part =

@@ -183,7 +183,7 @@ impl PyModel {
 
     /// Returns a lower bound of the number of a text's tokens.
     fn least_tokens(&self, text: &Bound<'_, PyAny>) -> PyResult<usize> {
-        Ok(self.loaded()?.least_tokens(convert::read_text("text", text)?.as_bytes()))
+        Ok(self.loaded()?.min_tokens(convert::read_text("text", text)?.as_bytes()))
     }
 
     /// Tokenizes a text.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::convert::{request_field, shorten_repr};
+use super::convert::{SWITCH, request_field, shorten_repr};
 use super::errors::{InvalidRequestError, invalid_request};
 use crate::error::{Error, Result};
 use crate::llama::Model;
@@ -60,7 +60,7 @@ impl OutputRules {
 }
 
 pub(super) fn read_output_rules(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<OutputRules> {
-    let is_lazy: bool = request_field!(object, "grammar_lazy", "True or False");
+    let is_lazy: bool = request_field!(object, "grammar_lazy", SWITCH);
     let triggers: Vec<Bound<'_, PyAny>> = request_field!(object, "grammar_triggers", "a sequence of weft.GrammarTrigger");
     let triggers = triggers.iter().map(read_trigger).collect::<PyResult<Vec<Trigger>>>()?;
     if is_lazy && !has_constraint {

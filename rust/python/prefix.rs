@@ -73,7 +73,7 @@ impl PySavedPrefix {
     #[getter]
     fn n_bytes(&self) -> usize {
         let n_logits = self.0.logits.as_ref().map_or(0, Vec::len);
-        self.0.pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>() + n_logits * size_of::<f32>()
+        self.0.runs.iter().map(|run| run.bytes.len()).sum::<usize>() + n_logits * size_of::<f32>()
     }
 
     fn __repr__(&self) -> String {

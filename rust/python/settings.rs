@@ -7,7 +7,7 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
-use super::convert::shorten_repr;
+use super::convert::{COUNT, NUMBER, SWITCH, shorten_repr};
 use super::errors::{InvalidConfigError, invalid_config};
 use crate::config::{
     AdapterConfig, CacheRam, Checkpoints, DraftKind, DraftModelConfig, EngineConfig, KvOverride, KvValue, LoadScope, MediaConfig,
@@ -110,10 +110,6 @@ pub(super) fn read_engine_config(object: &Bound<'_, PyAny>) -> PyResult<EngineCo
         },
     })
 }
-
-const COUNT: &str = "an integer from 0 to 2³² − 1";
-const NUMBER: &str = "a number";
-const SWITCH: &str = "True or False";
 
 struct Settings<'a, 'py>(&'a Bound<'py, PyAny>);
 

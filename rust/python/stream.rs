@@ -9,10 +9,10 @@ use pyo3::types::PyDict;
 use super::awaitable::{PyNext, WaitTarget};
 use super::convert;
 use super::events;
-use super::forking::{self, Arguments, StreamSettings};
+use super::forking::{self, StreamSettings};
 use super::process_fork::ThisProcess;
 use super::wake::{Awaitable, LoopWakers};
-use crate::engine::{Completions, ForkTextBoundary, ReadyEvents, WakeHandle};
+use crate::engine::{Completions, ForkDestination, ForkTextBoundary, ReadyEvents, WakeHandle};
 use crate::error::Result;
 use crate::sampling::TokenStrings;
 
@@ -120,40 +120,20 @@ impl PyStream {
 
     /// Adds branches to this stream that continue a branch's prompt, its text up to a position, and appended text.
     #[pyo3(
-        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, **options),
+        signature = (index, **options),
         text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, **options)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "Python's are named")]
-    fn fork(
-        slf: Py<Self>,
-        py: Python<'_>,
-        index: Bound<'_, PyAny>,
-        n: Option<Bound<'_, PyAny>>,
-        at: Option<Bound<'_, PyAny>>,
-        unit: String,
-        append: Option<Bound<'_, PyAny>>,
-        options: Option<Bound<'_, PyDict>>,
-    ) -> PyResult<PyNext> {
-        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream: false, options })
+    fn fork(slf: Py<Self>, index: &Bound<'_, PyAny>, options: Option<Bound<'_, PyDict>>) -> PyResult<PyNext> {
+        forking::fork(slf, index, options, |_| ForkDestination::SameStream)
     }
 
     /// Does the same as `fork`, but returns the forks as a stream of their own.
     #[pyo3(
-        signature = (index, *, n = None, at = None, unit = "token".to_owned(), append = None, **options),
+        signature = (index, **options),
         text_signature = "($self, index, *, n=1, at=None, unit='token', append=None, **options)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "Python's are named")]
-    fn fork_stream(
-        slf: Py<Self>,
-        py: Python<'_>,
-        index: Bound<'_, PyAny>,
-        n: Option<Bound<'_, PyAny>>,
-        at: Option<Bound<'_, PyAny>>,
-        unit: String,
-        append: Option<Bound<'_, PyAny>>,
-        options: Option<Bound<'_, PyDict>>,
-    ) -> PyResult<PyNext> {
-        forking::fork(py, slf, Arguments { index, n, at, unit, append, own_stream: true, options })
+    fn fork_stream(slf: Py<Self>, index: &Bound<'_, PyAny>, options: Option<Bound<'_, PyDict>>) -> PyResult<PyNext> {
+        forking::fork(slf, index, options, |wake_handle| ForkDestination::OwnStream(Some(wake_handle)))
     }
 
     /// Returns the boundary between the parent's text and a branch's text.

@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
 
 use crate::engine::WakeHandle;
+use crate::lock::lock;
 
 /// No task is waiting.
 const IDLE: u8 = 0;
@@ -224,9 +225,4 @@ fn wake(future: &Bound<'_, PyAny>) -> PyResult<()> {
         future.call_method1(intern!(py, "set_result"), (py.None(),))?;
     }
     Ok(())
-}
-
-/// Locks for a few instructions that run no Python, so that a waiting thread does not wait for the GIL.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use crate::request::{Spacing, Token};
 
 /// Restricts the tokens of one branch. Called on any sampling thread, but never concurrently.
 pub trait Constraint: Send {
-    /// Returns whether `token` may come next. An end token may come where the constrained text may end.
+    /// Returns true if `token` may come next. An end token may come where the constrained text may end.
     fn allows(&mut self, token: Token) -> bool;
 
     /// Sets the logits of all tokens that may not come next to −∞.
@@ -18,7 +18,7 @@ pub trait Constraint: Send {
 
     fn copy(&self) -> Box<dyn Constraint>;
 
-    /// Returns whether `token` may come next without its first `n_skipped` bytes; a constraint on ids allows whole tokens only.
+    /// Returns true if `token` may come next without its first `n_skipped` bytes; a constraint on ids allows whole tokens only.
     fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
         n_skipped == 0 && self.allows(token)
     }
@@ -28,7 +28,7 @@ pub trait Constraint: Send {
         self.accept(token);
     }
 
-    /// Advances past the rest of a token if it is allowed. Returns whether it is.
+    /// Advances past the rest of a token if it is allowed. Returns true if it is.
     fn try_accept_rest(&mut self, token: Token, n_skipped: usize) -> bool {
         let is_allowed = self.allows_rest(token, n_skipped);
         if is_allowed {
@@ -48,12 +48,12 @@ pub trait Constraint: Send {
         Vec::new()
     }
 
-    /// Returns how many of `tokens` may come next, in order, without advancing; more where it is expensive to know.
+    /// Returns how many of `tokens` may come next, in order, without advancing; an upper bound where counting is expensive.
     fn n_allowed(&mut self, tokens: &[Token]) -> usize {
         tokens.len()
     }
 
-    /// Returns whether the constraint is still waiting for its trigger and restricts nothing yet.
+    /// Returns true if the constraint is still waiting for its trigger and restricts nothing yet.
     fn waits(&self) -> bool {
         false
     }

@@ -93,19 +93,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::error::Error;
-    use crate::request::{ContextShift, Prompt};
+    use crate::request::{ContextShift, Prompt, rejected_param_of};
 
     const BEAMS: BeamSearch = BeamSearch { width: 4, length_penalty: 1.0, is_stochastic: false };
 
     fn rejected_param(diversity: Diversity, change: impl FnOnce(&mut Request)) -> Option<&'static str> {
         let mut request = Request { n: 2, diversity, ..Request::new(Prompt::from_tokens(vec![1]), 0) };
         change(&mut request);
-        match request.validate(10) {
-            Ok(()) => None,
-            Err(Error::InvalidRequest { param, .. }) => Some(param),
-            Err(error) => panic!("{error}"),
-        }
+        rejected_param_of(request.validate(10))
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Explanation {
     pub(crate) fn n_bytes(&self) -> usize {
         let run_bytes = |run: &ComputedRun| {
             let earlier_bytes = run.earlier.as_ref().map_or(0, |earlier| earlier.text.len());
-            size_of::<ComputedRun>() + run.before.len() + run.here.len() + earlier_bytes
+            size_of::<ComputedRun>() + run.text_before.len() + run.text_at.len() + earlier_bytes
         };
         self.computed.iter().map(run_bytes).sum()
     }
@@ -44,28 +44,28 @@ pub struct ComputedRun {
     /// Cause and age of the eviction, if the range was evicted and that is recorded.
     pub eviction: Option<(EvictionCause, Duration)>,
     /// Index of the first different prompt token, or else of the first token of the range.
-    pub at: u32,
-    /// Byte offset of `at` in the prompt's text; images and audio have no text.
-    pub byte: u64,
-    pub character: u64,
-    pub before: String,
-    pub here: String,
+    pub position: u32,
+    /// Byte offset of `position` in the prompt's text; images and audio have no text.
+    pub byte_offset: u64,
+    pub character_offset: u64,
+    pub text_before: String,
+    pub text_at: String,
     /// The request of the same owner that reveals the cause, if any.
     pub earlier: Option<EarlierRequest>,
 }
 
 impl ComputedRun {
     pub(crate) fn new(range: Range<u32>, cause: Cause) -> Self {
-        let at = range.start;
-        let (before, here) = (String::new(), String::new());
-        Self { range, cause, eviction: None, at, byte: 0, character: 0, before, here, earlier: None }
+        let position = range.start;
+        let (text_before, text_at) = (String::new(), String::new());
+        Self { range, cause, eviction: None, position, byte_offset: 0, character_offset: 0, text_before, text_at, earlier: None }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierRequest {
     pub request_id: u64,
-    /// Text of that request at the position of [`ComputedRun::here`]; empty if it ends there.
+    /// Text of that request at the position of [`ComputedRun::text_at`]; empty if it ends there.
     pub text: String,
     /// The position is in its generated text, not in its prompt.
     pub is_in_answer: bool,

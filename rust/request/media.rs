@@ -9,7 +9,7 @@ use crate::request::Token;
 /// Placeholder of an image or audio in a text, as in llama.cpp's `mtmd`.
 pub const MEDIA_MARKER: &str = "<__media__>";
 
-/// Returns whether `id` is the id of a media position, not of a token.
+/// Returns true if `id` is the id of a media position, not of a token.
 pub const fn is_of_medium(id: Token) -> bool {
     id < 0
 }
@@ -34,7 +34,7 @@ pub trait Medium: fmt::Debug + Send + Sync {
         self.n_tokens()
     }
 
-    /// Returns whether its positions are not simply consecutive.
+    /// Returns true if its positions are not simply consecutive.
     fn has_positions(&self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ pub trait Medium: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns whether each of its cells attends to all of them, so that one decode must compute all.
+    /// Returns true if each of its cells attends to all of them, so that one decode must compute all.
     fn sees_ahead(&self) -> bool;
 
     fn is_whole(&self) -> bool {
@@ -97,7 +97,7 @@ impl PlacedMedia {
         self.start + self.media.n_tokens()
     }
 
-    /// Returns whether a sequence that ends at `end` would cut it, though it must be whole.
+    /// Returns true if a sequence that ends at `end` would cut it, though it must be whole.
     pub(crate) fn is_cut_at(&self, end: u32) -> bool {
         self.media.is_whole() && self.start < end && end < self.end()
     }

@@ -1,5 +1,5 @@
 //! Requests and the events of their streams: plain data that crosses threads.
-#![expect(missing_docs, reason = "what a name and its type say has no comment")]
+#![expect(missing_docs, reason = "items with a clear name and type need no comment")]
 
 mod constraint;
 mod diversity;
@@ -149,7 +149,7 @@ pub enum Task {
 pub struct SavedPrefix {
     pub tokens: Vec<Token>,
     /// Copies of consecutive cell runs that cover the prompt from 0 to its end.
-    pub pieces: Vec<SavedPiece>,
+    pub runs: Vec<SavedRun>,
     /// Logits after the prompt, for memories whose state cannot be truncated to compute them again.
     pub logits: Option<Vec<f32>>,
     pub adapters: Vec<AdapterScale>,
@@ -157,7 +157,7 @@ pub struct SavedPrefix {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct SavedPiece {
+pub struct SavedRun {
     pub range: Range<u32>,
     /// State in the format of [`Runner::save`](crate::engine::runner::Runner::save).
     pub bytes: Arc<[u8]>,
@@ -256,6 +256,15 @@ pub(crate) fn reject<T>(param: &'static str, message: impl Into<String>) -> Resu
     Err(Error::InvalidRequest { param, message: message.into() })
 }
 
+#[cfg(test)]
+fn rejected_param_of(result: Result<()>) -> Option<&'static str> {
+    match result {
+        Ok(()) => None,
+        Err(Error::InvalidRequest { param, .. }) => Some(param),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 pub(crate) fn ensure(holds: bool, param: &'static str, message: impl Display) -> Result<()> {
     if holds { Ok(()) } else { reject(param, message.to_string()) }
 }
@@ -272,12 +281,16 @@ fn validate_len(param: &'static str, n: usize, unit: &str, max: usize) -> Result
     ensure(n <= max, param, format_args!("{param} has {n} {unit}; at most {max} are allowed"))
 }
 
+pub(crate) fn is_in_vocabulary(token: Token, n_vocab: usize) -> bool {
+    usize::try_from(token).is_ok_and(|id| id < n_vocab)
+}
+
 pub(crate) fn validate_tokens<'a>(
     param: &'static str,
     tokens: impl IntoIterator<Item = &'a Token>,
     n_vocab: usize,
 ) -> Result<()> {
-    match tokens.into_iter().find(|&&token| usize::try_from(token).map_or(true, |id| id >= n_vocab)) {
+    match tokens.into_iter().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
         Some(token) => reject(param, format!("token {token} is not in the vocabulary ({n_vocab} tokens)")),
         None => Ok(()),
     }
@@ -309,7 +322,7 @@ impl Request {
         self.prompt.n_tokens() + self.suffix.len()
     }
 
-    /// Returns whether two branches of one stream can share all computed tokens and the logits after them.
+    /// Returns true if two branches of one stream can share all computed tokens and the logits after them.
     pub(crate) fn can_share_prompt_with(&self, other: &Self) -> bool {
         let prompt_fields = |r: &Self| (r.priority, r.slot, r.uses_cache, r.keeps_answers, r.max_chunk, r.owner.clone());
         prompt_fields(self) == prompt_fields(other)
@@ -376,9 +389,9 @@ impl Request {
         validate_len("checkpoints_at", positions.len(), "positions", MAX_CHECKPOINTS)?;
         let is_sorted = positions.is_sorted_by(|a, b| a < b);
         ensure(is_sorted, "checkpoints_at", "checkpoints_at must be in ascending order without duplicates")?;
-        let outside = positions.iter().find(|&&at| at == 0 || at as usize >= n_prompt);
+        let outside = positions.iter().find(|&&position| position == 0 || position as usize >= n_prompt);
         let limits = format_args!("a position must be above 0 and below the prompt's {n_prompt} tokens");
-        outside.map_or(Ok(()), |at| reject("checkpoints_at", format!("checkpoints_at has {at}; {limits}")))
+        outside.map_or(Ok(()), |position| reject("checkpoints_at", format!("checkpoints_at has {position}; {limits}")))
     }
 
     fn validate_media(&self) -> Result<()> {
@@ -413,12 +426,12 @@ impl Request {
         let Task::Load(saved) = &self.task else { return Ok(()) };
         let is_prompt_equal = self.prompt.ids().eq(saved.tokens.iter().copied());
         let mut end = 0;
-        let is_contiguous = saved.pieces.iter().all(|piece| {
-            let follows = piece.range.start == end && piece.range.end > end;
-            end = piece.range.end;
+        let is_contiguous = saved.runs.iter().all(|run| {
+            let follows = run.range.start == end && run.range.end > end;
+            end = run.range.end;
             follows
         });
         let is_covered = is_prompt_equal && is_contiguous && end as usize == saved.tokens.len();
-        ensure(is_covered, "prompt", "the saved pieces must cover the prompt exactly, in order and without gaps")
+        ensure(is_covered, "prompt", "the saved runs must cover the prompt exactly, in order and without gaps")
     }
 }

@@ -43,7 +43,7 @@ impl SamplerKind {
     pub fn parse(name: &str) -> Option<Self> {
         let mut characters = name.chars();
         if let (Some(letter), None) = (characters.next(), characters.next()) {
-            return Self::LETTERS.find(letter).map(|at| Self::NAMES[at].1);
+            return Self::LETTERS.find(letter).map(|index| Self::NAMES[index].1);
         }
         let is = |known: &str| {
             let given = name.to_ascii_lowercase();

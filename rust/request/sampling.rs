@@ -107,6 +107,31 @@ with_defaults! {
     }
 }
 
+/// Lists the parameters that may be any finite number: their names, and values or references to them.
+macro_rules! numbers {
+    ($($params:tt)+) => {
+        [
+            ("temperature", $($params)+.temperature),
+            ("dynatemp_range", $($params)+.dynatemp_range),
+            ("dynatemp_exponent", $($params)+.dynatemp_exponent),
+            ("top_p", $($params)+.top_p),
+            ("min_p", $($params)+.min_p),
+            ("typical_p", $($params)+.typical_p),
+            ("top_n_sigma", $($params)+.top_n_sigma),
+            ("tfs_z", $($params)+.tfs_z),
+            ("xtc_probability", $($params)+.xtc_probability),
+            ("xtc_threshold", $($params)+.xtc_threshold),
+            ("presence_penalty", $($params)+.presence_penalty),
+            ("frequency_penalty", $($params)+.frequency_penalty),
+            ("dry_multiplier", $($params)+.dry.multiplier),
+            ("dry_base", $($params)+.dry.base),
+            ("mirostat_tau", $($params)+.mirostat_tau),
+            ("mirostat_eta", $($params)+.mirostat_eta),
+            ("adaptive_target", $($params)+.adaptive_target),
+        ]
+    };
+}
+
 impl SamplingParams {
     pub(super) fn has_xtc(&self) -> bool {
         self.samplers.contains(&SamplerKind::Xtc) && self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5
@@ -149,41 +174,23 @@ impl SamplingParams {
     }
 
     fn numbers(&self) -> [(&'static str, f32); 17] {
-        [
-            ("temperature", self.temperature),
-            ("dynatemp_range", self.dynatemp_range),
-            ("dynatemp_exponent", self.dynatemp_exponent),
-            ("top_p", self.top_p),
-            ("min_p", self.min_p),
-            ("typical_p", self.typical_p),
-            ("top_n_sigma", self.top_n_sigma),
-            ("tfs_z", self.tfs_z),
-            ("xtc_probability", self.xtc_probability),
-            ("xtc_threshold", self.xtc_threshold),
-            ("presence_penalty", self.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty),
-            ("dry_multiplier", self.dry.multiplier),
-            ("dry_base", self.dry.base),
-            ("mirostat_tau", self.mirostat_tau),
-            ("mirostat_eta", self.mirostat_eta),
-            ("adaptive_target", self.adaptive_target),
-        ]
+        numbers!(self)
+    }
+
+    pub fn numbers_mut(&mut self) -> [(&'static str, &mut f32); 17] {
+        numbers!(&mut self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use crate::request::rejected_param_of;
 
     fn rejected_param(change: impl FnOnce(&mut SamplingParams)) -> Option<&'static str> {
         let mut params = SamplingParams::default();
         change(&mut params);
-        match params.validate(10) {
-            Ok(()) => None,
-            Err(Error::InvalidRequest { param, .. }) => Some(param),
-            Err(error) => panic!("{error}"),
-        }
+        rejected_param_of(params.validate(10))
     }
 
     #[test]

@@ -192,8 +192,8 @@ impl Candidates {
         let (_, &mut kth, _) = self.maxima.select_nth_unstable(k - 1);
         // At least k tokens are at least as likely; the least finite number excludes −∞ and NaN.
         let floor = max_logit(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
-        for at in 0..k {
-            self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[at]), floor);
+        for index in 0..k {
+            self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[index]), floor);
         }
     }
 
@@ -213,9 +213,9 @@ impl Candidates {
     }
 
     fn push_chunk<const WIDTH: usize>(&mut self, row: Row<'_>, index: usize, floor: f32) {
-        for (logit, at) in row.chunk::<WIDTH>(index).into_iter().zip(index * WIDTH..) {
+        for (logit, position) in row.chunk::<WIDTH>(index).into_iter().zip(index * WIDTH..) {
             if logit >= floor {
-                self.list.push(Candidate { token: token_at(at), logit: logit.min(f32::MAX) });
+                self.list.push(Candidate { token: token_at(position), logit: logit.min(f32::MAX) });
             }
         }
     }

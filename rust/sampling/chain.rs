@@ -60,7 +60,7 @@ impl Chain {
             filters.iter().position(|step| matches!(step, ChainStep::Temperature(temperature) if *temperature <= 0.0));
         Self {
             patches: Patches::new(params, token_strings.end_tokens()),
-            is_greedy: greedy_at.is_some_and(|at| filters[..at].iter().all(ChainStep::keeps_best)),
+            is_greedy: greedy_at.is_some_and(|index| filters[..index].iter().all(ChainStep::keeps_best)),
             steps,
             n_patching,
             min_keep: params.min_keep as usize,

@@ -159,7 +159,7 @@ mod tests {
         let mut candidates = Candidates::default();
         candidates.keep_all(row);
         let (all, mut possible) = (0..logits.len(), candidates.list.iter().peekable());
-        let after = all.map(|at| possible.next_if(|candidate| position(candidate.token) == at).map(|c| c.logit));
+        let after = all.map(|index| possible.next_if(|candidate| position(candidate.token) == index).map(|c| c.logit));
         let after: Vec<f32> = after.map(|logit| logit.unwrap_or(f32::NEG_INFINITY)).collect();
         let tokens = (0..).zip(after).zip(logits).filter(|&((_, after), before)| after.to_bits() != before.to_bits());
         tokens.map(|(changed, _)| changed).collect()

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::request::Token;
 use crate::sampling::penalties::sequence_breakers::SequenceBreakers;
 
@@ -37,7 +38,7 @@ pub trait Vocabulary: Send + Sync {
     /// Returns the token that starts texts, if there is one.
     fn opening(&self) -> Option<Token>;
 
-    /// Returns whether `token` ends a text.
+    /// Returns true if `token` ends a text.
     fn is_end(&self, token: Token) -> bool;
 
     /// Returns every token that ends a text.
@@ -64,9 +65,9 @@ impl TokenStrings {
 
     /// The first lookup of a list takes a pass over the vocabulary: about 1 ms at 152,064 tokens.
     pub(crate) fn breakers(&self, texts: &[String]) -> Arc<SequenceBreakers> {
-        let mut cached = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = cached.iter().position(|(list, _)| list == texts) {
-            cached[at..].rotate_left(1);
+        let mut cached = lock(&self.breakers);
+        if let Some(index) = cached.iter().position(|(list, _)| list == texts) {
+            cached[index..].rotate_left(1);
         } else {
             // The lock is held during the lookup; concurrent callers mostly need the same list.
             let breakers = Arc::new(SequenceBreakers::new(texts, &*self.vocabulary));

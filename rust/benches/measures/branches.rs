@@ -60,13 +60,13 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let ends = watch.streams.iter().filter_map(|stream| stream.branches[0].end.as_ref());
     let mut n_computed: Vec<u32> = ends.map(|end| end.usage.n_prompt_computed).collect();
     n_computed.sort_unstable();
-    let (least, most) = (n_computed[0], n_computed[n_computed.len() - 1]);
+    let (min, max) = (n_computed[0], n_computed[n_computed.len() - 1]);
     let n_distinct = n_fans * (N_PROMPT + (N_BRANCHES * (N_BRANCH - 1)) as usize);
     let n_ids = stats.n_ids;
     println!("\n  4. {} finished branches, {n_distinct} tokens, {n_ids} sequence ids, a pool of {N_CELLS} cells", finished.len());
     println!("  written in {written_s:.2} s, each continued by {N_MORE} tokens in {continued_s:.2} s, {N_SLOTS} at once");
     let n_more = stats.n_computed - written.n_computed;
-    println!("  prompt tokens computed per continuation: {least} to {most} ({n_more} in all)");
+    println!("  prompt tokens computed per continuation: {min} to {max} ({n_more} in all)");
     let n_restored = stats.host_cache.n_reloaded - written.host_cache.n_reloaded;
     let restore = stats.times.reload.saturating_sub(written.times.reload).as_secs_f64();
     let (n_saved, spill) = (stats.host_cache.n_offloaded, stats.times.offload.as_secs_f64());

@@ -28,7 +28,7 @@ struct Server {
 /// Message of a reader: the time of a token of a request, or the request's error.
 type Message = (usize, Result<Instant, String>);
 
-/// Returns whether the server can be started: it requires the built Python package.
+/// Returns true if the server can be started: it requires the built Python package.
 pub(crate) fn is_built() -> bool {
     let status = Command::new("python").args(["-m", "weft", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())

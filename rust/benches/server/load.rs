@@ -74,13 +74,13 @@ impl Load {
         if self.then.is_empty() { 0..n_first } else { n_first..n_first + self.then.len() }
     }
 
-    /// Returns whether the awaited requests are complete, given the number of tokens of each request.
+    /// Returns true if the awaited requests are complete, given the number of tokens of each request.
     pub(crate) fn is_over(&self, n_tokens: impl Fn(usize) -> usize) -> bool {
         let n_expected: Vec<usize> = self.arrivals().map(|arrival| arrival.n * arrival.n_predict).collect();
         self.awaited().all(|request| n_tokens(request) >= n_expected[request])
     }
 
-    /// Returns whether the other requests can arrive, given the number of tokens of each request.
+    /// Returns true if the other requests can arrive, given the number of tokens of each request.
     pub(crate) fn may_continue(&self, n_tokens: impl Fn(usize) -> usize) -> bool {
         (0..self.first.len()).all(|request| n_tokens(request) >= N_BEFORE)
     }

@@ -101,7 +101,7 @@ impl BareModel {
     }
 }
 
-/// Returns whether llama.cpp repacks matrices of this file by default: all with AMX, otherwise those of its list
+/// Returns true if llama.cpp repacks matrices of this file by default: all with AMX, otherwise those of its list
 /// (`ggml_repack_get_optimal_repack_type` in repack.cpp).
 ///
 /// # Errors

@@ -178,7 +178,7 @@ impl EngineSide {
     }
 
     fn load(&self, engine: &Engine, prompt: &[Token]) -> Result<(), String> {
-        let saved = SavedPrefix { tokens: prompt.to_vec(), pieces: self.stretch.pieces(prompt.len()), ..SavedPrefix::default() };
+        let saved = SavedPrefix { tokens: prompt.to_vec(), runs: self.stretch.runs(prompt.len()), ..SavedPrefix::default() };
         let load = Request::for_task(Prompt::from_tokens(prompt.to_vec()), Task::Load(Arc::new(saved)));
         ends(engine.submit(load, None).map_err(|error| error.to_string())?).map(drop)
     }

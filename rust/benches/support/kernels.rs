@@ -9,7 +9,7 @@ pub(crate) fn install() -> (EnabledKernels, String) {
     let names = [("attention", attention), ("products", products)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_usable)| *is_usable).map(|(name, _)| name).collect();
     let usable = if names.is_empty() { "none".to_owned() } else { format!("{} with {}", names.join(" and "), installed.level) };
-    let words = installed.why_not.iter().fold(usable, |usable, why_not| format!("{usable} ({why_not})"));
+    let words = installed.unusable_reason.iter().fold(usable, |usable, reason| format!("{usable} ({reason})"));
     (installed.usable, words)
 }
 

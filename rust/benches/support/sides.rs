@@ -50,7 +50,7 @@ impl Bare {
 }
 
 impl Side {
-    /// Returns whether it is one of llama.cpp's own, with which ours are compared.
+    /// Returns true if it is one of llama.cpp's own, with which ours are compared.
     pub(crate) fn is_llama_cpp(self) -> bool {
         matches!(self, Self::Bare(Bare { used: EnabledKernels::NONE, .. }))
     }

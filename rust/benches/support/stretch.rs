@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use weft::request::SavedPiece;
+use weft::request::SavedRun;
 
 use super::bare::BareContext;
 use super::bare_model::BareModel;
@@ -112,9 +112,9 @@ impl Stretch {
     }
 
     /// Returns the saved state of a prompt of `n_tokens` tokens, in the engine's format.
-    pub(crate) fn pieces(&self, n_tokens: usize) -> Vec<SavedPiece> {
+    pub(crate) fn runs(&self, n_tokens: usize) -> Vec<SavedRun> {
         let end = u32::try_from(n_tokens).expect("a bench's prompts are short");
-        vec![SavedPiece { range: 0..end, bytes: Arc::from(self.state(n_tokens, 1)) }]
+        vec![SavedRun { range: 0..end, bytes: Arc::from(self.state(n_tokens, 1)) }]
     }
 
     fn n_bytes(&self, n_tokens: usize) -> usize {

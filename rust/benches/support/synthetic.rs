@@ -168,13 +168,13 @@ impl Synthetic {
     }
 }
 
-/// Returns whether `Q4_K_M` gives more bits to V and to the down projection of this layer (`use_more_bits` in llama-quant.cpp).
+/// Returns true if `Q4_K_M` gives more bits to V and to the down projection of this layer (`use_more_bits` in llama-quant.cpp).
 fn has_more_bits(layer: usize, n_layer: usize) -> bool {
     let eighth = n_layer / 8;
     layer < eighth || layer >= 7 * n_layer / 8 || (layer - eighth) % 3 == 2
 }
 
-/// Returns whether `path` has the right length and starts with exactly this header.
+/// Returns true if `path` has the right length and starts with exactly this header.
 fn is_written(path: &Path, header: &[u8], n_bytes: u64) -> io::Result<bool> {
     let mut file = match File::open(path) {
         Ok(file) => file,

@@ -28,7 +28,7 @@ impl Times {
         Self { sides: sides.to_vec(), seconds: vec![Vec::new(); sides.len()] }
     }
 
-    /// Returns whether another side of llama.cpp is much faster than this one with `seconds`.
+    /// Returns true if another side of llama.cpp is much faster than this one with `seconds`.
     pub(crate) fn is_far_behind(&self, side: usize, seconds: f64) -> bool {
         let is_behind = |best: usize| best != side && seconds > FAR_BEHIND * self.median(best);
         self.sides[side].is_llama_cpp() && self.best().is_some_and(is_behind)

@@ -8,9 +8,9 @@ use crate::cache::{KvSeqId, length_of, visit_counter};
 
 impl CellRuns {
     /// Removes `run` and its ancestors up to the first held one, then joins a run with its child if the same ids hold both.
-    pub(super) fn tidy(&mut self, run: CellRunId) {
-        let mut at = Some(run);
-        while let Some(id) = at {
+    pub(super) fn prune(&mut self, run: CellRunId) {
+        let mut next = Some(run);
+        while let Some(id) = next {
             visit_counter::count_visited(1);
             let run = self.run(id);
             match run.children[..] {
@@ -22,7 +22,7 @@ impl CellRuns {
                     if let Some(parent) = run.parent {
                         self.run_mut(parent).children.retain(|&child| child != id);
                     }
-                    at = run.parent;
+                    next = run.parent;
                 }
                 [child] => return self.join(id, child),
                 [..] => return,
@@ -38,10 +38,10 @@ impl CellRuns {
 
     /// Returns the run that ends after the first `n` cells of `id`; `None` if `n` is 0.
     pub(super) fn cut(&mut self, id: KvSeqId, n: u32) -> Option<CellRunId> {
-        let at = self.upwards(id).find(|&at| self.run(at).start < n)?;
-        let end = self.run(at).end();
+        let run = self.upwards(id).find(|&run| self.run(run).start < n)?;
+        let end = self.run(run).end();
         debug_assert!(n <= end, "{n} cells of {id:?}, which holds {end}");
-        Some(if end == n { at } else { self.split(at, n) })
+        Some(if end == n { run } else { self.split(run, n) })
     }
 
     /// Splits a run before position `n`; returns the upper part. The shorter part gets a new id: few cells must be updated.

@@ -100,7 +100,7 @@ impl CellRuns {
     /// Number of the first `n` cells of `id` that no pinned id holds.
     pub(super) fn n_evictable_of(&self, id: KvSeqId, n: u32) -> u32 {
         // All runs above a pinned run are pinned too.
-        let evictable = self.upwards(id).take_while(|&at| self.run(at).n_pinned == 0).map(|at| self.run(at));
+        let evictable = self.upwards(id).take_while(|&run| self.run(run).n_pinned == 0).map(|run| self.run(run));
         evictable.map(|run| run.end().min(n).saturating_sub(run.start)).sum()
     }
 
@@ -109,13 +109,13 @@ impl CellRuns {
         let mut n_pinned: BTreeMap<CellRunId, u32> = BTreeMap::new();
         let mut freed = |id| {
             let mut n_freed = 0;
-            for at in self.upwards(id) {
-                let n_pinned = n_pinned.entry(at).or_insert(self.run(at).n_pinned);
+            for run in self.upwards(id) {
+                let n_pinned = n_pinned.entry(run).or_insert(self.run(run).n_pinned);
                 *n_pinned -= 1;
                 if *n_pinned > 0 {
                     break;
                 }
-                n_freed += length_of(self.run(at).cells.len());
+                n_freed += length_of(self.run(run).cells.len());
             }
             n_freed
         };
@@ -136,15 +136,15 @@ impl CellRuns {
         debug_assert!(!holder.is_pinned, "{id:?} is pinned once");
         holder.is_pinned = true;
         let mut next = holder.end;
-        while let Some(at) = next {
+        while let Some(run_id) = next {
             visit_counter::count_visited(1);
-            let run = self.run_mut(at);
+            let run = self.run_mut(run_id);
             run.n_pinned += 1;
             if run.n_pinned > 1 {
                 return;
             }
             next = run.parent;
-            self.n_pinned += self.run(at).cells.len();
+            self.n_pinned += self.run(run_id).cells.len();
         }
     }
 
@@ -153,15 +153,15 @@ impl CellRuns {
         debug_assert!(holder.is_pinned, "{id:?} was pinned");
         holder.is_pinned = false;
         let mut next = holder.end;
-        while let Some(at) = next {
+        while let Some(run_id) = next {
             visit_counter::count_visited(1);
-            let run = self.run_mut(at);
+            let run = self.run_mut(run_id);
             run.n_pinned -= 1;
             if run.n_pinned > 0 {
                 return;
             }
             next = run.parent;
-            self.n_pinned -= self.run(at).cells.len();
+            self.n_pinned -= self.run(run_id).cells.len();
         }
     }
 
@@ -242,7 +242,7 @@ impl CellRuns {
         }
         if let Some(old) = old {
             self.run_mut(old).tips.retain(|&tip| tip != id);
-            self.tidy(old);
+            self.prune(old);
         }
         if was_pinned {
             self.pin(id);
@@ -254,18 +254,18 @@ impl CellRuns {
         let end = std::mem::take(&mut self.holders[usize::from(id.0)]).end;
         if let Some(end) = end {
             self.run_mut(end).tips.retain(|&tip| tip != id);
-            self.tidy(end);
+            self.prune(end);
         }
     }
 
     fn upwards(&self, id: KvSeqId) -> impl Iterator<Item = CellRunId> {
-        std::iter::successors(self.holders[usize::from(id.0)].end, |&at| self.run(at).parent)
+        std::iter::successors(self.holders[usize::from(id.0)].end, |&run| self.run(run).parent)
             .inspect(|_| visit_counter::count_visited(1))
     }
 
     /// The cells of `id` for the tokens of `range`, last first.
     pub(super) fn cells_reversed(&self, id: KvSeqId, range: Range<u32>) -> impl Iterator<Item = CellId> {
-        let runs = self.upwards(id).map(|at| self.run(at)).take_while(move |run| run.end() > range.start);
+        let runs = self.upwards(id).map(|run| self.run(run)).take_while(move |run| run.end() > range.start);
         let cells = runs.flat_map(move |run| {
             let from = range.start.max(run.start).min(run.end()) - run.start;
             let to = range.end.clamp(run.start, run.end()) - run.start;
@@ -276,7 +276,7 @@ impl CellRuns {
 
     /// The cells of `id` from its token `start` on, in order.
     pub(super) fn cells_from(&self, id: KvSeqId, start: u32) -> impl Iterator<Item = CellId> {
-        let mut runs: Vec<&CellRun> = self.upwards(id).map(|at| self.run(at)).take_while(|at| at.end() > start).collect();
+        let mut runs: Vec<&CellRun> = self.upwards(id).map(|run| self.run(run)).take_while(|run| run.end() > start).collect();
         runs.reverse();
         let cells = runs.into_iter().flat_map(move |run| &run.cells[start.saturating_sub(run.start) as usize..]);
         cells.copied().inspect(|_| visit_counter::count_visited(1))
@@ -295,8 +295,8 @@ impl CellRuns {
         let Some(top) = self.cells.n_cells_reached().checked_sub(1) else { return Vec::new() };
         let mut pending = vec![self.owners[top].run];
         let mut holders = Vec::new();
-        while let Some(at) = pending.pop() {
-            let run = self.run(at);
+        while let Some(id) = pending.pop() {
+            let run = self.run(id);
             visit_counter::count_visited(1 + run.tips.len());
             holders.extend(&run.tips);
             pending.extend(&run.children);
@@ -306,17 +306,17 @@ impl CellRuns {
     }
 
     /// Frees the cells of `range`, which every holder of one of them shares with `id`, and takes new ones for the same tokens.
-    pub(super) fn retake(&mut self, id: KvSeqId, range: &Range<u32>) {
-        let contains = |&at: &CellRunId| self.run(at).start <= range.start && range.end <= self.run(at).end();
-        let at = self.upwards(id).find(contains).expect("the moved cells are in one run");
-        let run = self.runs[at.index()].as_mut().expect("it was found above");
+    pub(super) fn replace_cells(&mut self, id: KvSeqId, range: &Range<u32>) {
+        let contains = |&run_id: &CellRunId| self.run(run_id).start <= range.start && range.end <= self.run(run_id).end();
+        let run_id = self.upwards(id).find(contains).expect("the moved cells are in one run");
+        let run = self.runs[run_id.index()].as_mut().expect("it was found above");
         let moved = &mut run.cells[(range.start - run.start) as usize..(range.end - run.start) as usize];
         for &cell in &*moved {
             self.cells.release(cell);
         }
         for (cell, position) in moved.iter_mut().zip(range.clone()) {
             *cell = self.cells.take();
-            self.owners[cell.index()] = CellOwner { run: at, position };
+            self.owners[cell.index()] = CellOwner { run: run_id, position };
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The kinds of model memory and their cache rules, one file per kind. The rest of the cache calls these rules, and asks a
-//! [`ForkRule`] only three questions: can a path be cut anywhere, is it removed as a whole, and is an entry a whole state?
+//! The kinds of model memory and their cache rules, one file per kind. The rest of the cache calls these rules. Of a
+//! [`ForkRule`] it reads only three properties: a path can be cut anywhere, is removed as a whole, or is saved as a whole state.
 
 mod attention;
 mod recurrent;
@@ -33,7 +33,7 @@ impl ForkRule {
         self == Self::Anywhere
     }
 
-    /// Returns whether the cells of a path are removed together, once all of its parts are saved.
+    /// Returns true if the cells of a path are removed together, once all of its parts are saved.
     pub(super) fn removes_whole_paths(self) -> bool {
         self == Self::InWindow
     }
@@ -97,7 +97,7 @@ impl MemoryKind {
         self.bytes_per_state + u64::from(n_tokens) * self.bytes_per_token
     }
 
-    /// Returns whether a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`.
+    /// Returns true if a sequence that is complete from `whole_from` on holds the window of the token after `n_tokens`.
     pub(crate) fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
         self.n_window == 0 || whole_from <= self.window_from(n_tokens)
     }
@@ -154,12 +154,12 @@ pub(super) trait MemoryRules: Debug + Sync {
 
     fn dependents(&self, is_on_device: bool) -> Dependents;
 
-    /// Returns whether one of both entries is useless without the other: both are saved or neither.
+    /// Returns true if one of both entries is useless without the other: both are saved or neither.
     fn is_saved_together(&self, _cache: &KvCache, _victim: NodeId, _candidate: &OffloadCandidate) -> bool {
         false
     }
 
-    /// Returns whether a pin would be lost if the idle path of `id` dropped `node` unsaved. By default a longer text cannot
+    /// Returns true if a pin would be lost if the idle path of `id` dropped `node` unsaved. By default a longer text cannot
     /// replace the pinned one.
     fn is_needed_by_pin(&self, cache: &KvCache, id: KvSeqId, _node: NodeId) -> bool {
         cache.is_end_of_pin(cache.path(id).tip)

@@ -134,13 +134,13 @@ fn find_unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
 /// `tip` computes its last token again to get the logits.
 fn find_first_unsaved(cache: &KvCache, tip: NodeId, needed_from: u32, n_nodes: usize) -> Option<(NodeId, Range<u32>)> {
     let last_sees_from = cache.kind.window_of_last(cache.tree.node(tip).end());
-    let nodes = cache.tree.upwards(tip).take_while(|&at| cache.tree.node(at).parent.is_some()).take(n_nodes);
-    let unsaved = nodes.filter_map(|at| {
-        let node = cache.tree.node(at);
-        let Some(entry) = &node.host_entry else { return Some((at, node.start..node.end())) };
+    let nodes = cache.tree.upwards(tip).take_while(|&id| cache.tree.node(id).parent.is_some()).take(n_nodes);
+    let unsaved = nodes.filter_map(|id| {
+        let node = cache.tree.node(id);
+        let Some(entry) = &node.host_entry else { return Some((id, node.start..node.end())) };
         let lacking_from = node.start.max(needed_from);
         let is_lacking = lacking_from < node.end() && lacking_from < entry.whole_from;
-        is_lacking.then(|| (at, node.start.max(last_sees_from)..node.end()))
+        is_lacking.then(|| (id, node.start.max(last_sees_from)..node.end()))
     });
     unsaved.last()
 }

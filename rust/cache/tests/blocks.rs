@@ -172,18 +172,18 @@ fn listed_blocks_match_the_listing_of_the_tree() {
         let key: &[u8] = if round % 70 < 35 { KEY } else { b"another" };
         let mut expected = BTreeMap::new();
         let listing = cache.list_nodes(|_| Some(0));
-        for (at, node) in listing.iter().enumerate() {
-            if node.tier == Tier::Neither {
+        for (index, node) in listing.iter().enumerate() {
+            if node.tier == Tier::Uncached {
                 continue;
             }
-            let mut path = vec![at];
+            let mut path = vec![index];
             while let Some(parent) = listing[path[path.len() - 1]].parent {
                 path.push(parent);
             }
             let (mut tokens, mut adapter_sets) = (Vec::new(), Vec::new());
-            for &at in path.iter().rev() {
-                tokens.extend_from_slice(&listing[at].tokens);
-                adapter_sets.resize(tokens.len(), AdapterSet::with_adapters(listing[at].adapters.iter().copied()));
+            for &index in path.iter().rev() {
+                tokens.extend_from_slice(&listing[index].tokens);
+                adapter_sets.resize(tokens.len(), AdapterSet::with_adapters(listing[index].adapters.iter().copied()));
             }
             let mut before = 0;
             for (index, block) in (0..).zip(tokens.chunks_exact(BLOCK as usize)) {

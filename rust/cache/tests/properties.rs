@@ -138,24 +138,24 @@ impl RandomUse {
 
     fn step_sequence(&mut self) {
         match (self.below(9), self.any_running()) {
-            (0..=1, Some(at)) => {
+            (0..=1, Some(index)) => {
                 let tokens = self.words(6);
                 if self.bench.free_cells(tokens.len()) {
-                    self.bench.grow(self.running[at], &tokens);
+                    self.bench.grow(self.running[index], &tokens);
                 }
             }
-            (2, Some(at)) => self.bench.end(self.running.swap_remove(at)),
-            (3, Some(at)) => {
+            (2, Some(index)) => self.bench.end(self.running.swap_remove(index)),
+            (3, Some(index)) => {
                 let n_pins = self.pins.len();
-                self.bench.cache.discard_failed(self.running.swap_remove(at));
+                self.bench.cache.discard_failed(self.running.swap_remove(index));
                 self.unpin_lost();
                 assert!(
                     self.bench.forks != ForkRule::Anywhere || self.pins.len() == n_pins,
                     "memory that can be truncated keeps its pins"
                 );
             }
-            (4, Some(at)) => {
-                let id = self.running[at];
+            (4, Some(index)) => {
+                let id = self.running[index];
                 let cache = &mut self.bench.cache;
                 let shared = cache.tree.node(cache.path(id).tip).end();
                 let n_own = u64::from(cache.n_held(id) - shared);
@@ -166,8 +166,8 @@ impl RandomUse {
                     self.bench.shadow.truncate(id, n_kept);
                 }
             }
-            (5, Some(at)) if self.reserved.len() < 3 => {
-                let id = self.running.swap_remove(at);
+            (5, Some(index)) if self.reserved.len() < 3 => {
+                let id = self.running.swap_remove(index);
                 let n_kept = self.below(self.bench.cache.n_held(id) as usize + 1);
                 self.reserved.push(self.bench.cache.reserve(id, Some(u32::try_from(n_kept).expect("small"))));
             }
@@ -175,11 +175,11 @@ impl RandomUse {
                 let index = self.below(self.reserved.len());
                 self.bench.cache.release(self.reserved.swap_remove(index));
             }
-            (7, Some(at)) if self.bench.cache.n_held(self.running[at]) <= LONGEST_PIN => {
-                let id = self.running.swap_remove(at);
+            (7, Some(index)) if self.bench.cache.n_held(self.running[index]) <= LONGEST_PIN => {
+                let id = self.running.swap_remove(index);
                 self.pin(id);
             }
-            (8, Some(at)) => self.store_end(self.running[at]),
+            (8, Some(index)) => self.store_end(self.running[index]),
             _ => {}
         }
     }
@@ -187,8 +187,8 @@ impl RandomUse {
     fn pin(&mut self, id: KvSeqId) {
         let adapters = self.bench.cache.path(id).adapters.clone();
         if self.pins.len() == MAX_PINS {
-            let at = self.below(MAX_PINS);
-            assert!(self.bench.cache.unpin_prefix(self.pins.swap_remove(at).id));
+            let index = self.below(MAX_PINS);
+            assert!(self.bench.cache.unpin_prefix(self.pins.swap_remove(index).id));
         }
         let n_tokens = self.bench.cache.n_held(id);
         match self.bench.cache.pin(id) {
@@ -278,8 +278,8 @@ impl RandomUse {
         }
         self.pins = pins;
         let mut n_reserved: BTreeMap<NodeId, u32> = BTreeMap::new();
-        for at in self.reserved.iter().flat_map(|reservation| self.bench.cache.tree.upwards(reservation.0)) {
-            *n_reserved.entry(at).or_default() += 1;
+        for node in self.reserved.iter().flat_map(|reservation| self.bench.cache.tree.upwards(reservation.0)) {
+            *n_reserved.entry(node).or_default() += 1;
         }
         for (id, node) in self.bench.cache.tree.nodes() {
             assert_eq!(node.n_reserved, n_reserved.get(&id).copied().unwrap_or(0), "preempted sequences at {id:?}");
@@ -348,7 +348,7 @@ fn random_operations_lose_nothing_of_recurrent_states() {
 
 /// The listed nodes in a canonical order, without parent indices and slots.
 fn nodes_of(nodes: &[CachedNode]) -> Vec<(u32, &[Token], u64, u64)> {
-    let mut all: Vec<_> = nodes.iter().map(|node| (node.start, &node.tokens[..], node.last_used, node.n_stored_bytes)).collect();
+    let mut all: Vec<_> = nodes.iter().map(|node| (node.start, &node.tokens[..], node.last_used, node.n_host_bytes)).collect();
     all.sort_unstable();
     all
 }
@@ -359,7 +359,7 @@ fn check_listings(cache: &KvCache) {
     let all = cache.list_nodes(slot_of);
     let (recent, n_nodes) = cache.list_recently_used(usize::MAX, slot_of);
     assert_eq!((n_nodes, nodes_of(&recent)), (all.len(), nodes_of(&all)));
-    assert_eq!(all.iter().map(|node| node.n_stored_bytes).sum::<u64>(), cache.host_cache_size().0, "each entry counts once");
+    assert_eq!(all.iter().map(|node| node.n_host_bytes).sum::<u64>(), cache.host_cache_size().0, "each entry counts once");
     let mut used: Vec<u64> = recent.iter().map(|node| node.last_used).collect();
     for (index, node) in recent.iter().enumerate().rev() {
         if let Some(parent) = node.parent {

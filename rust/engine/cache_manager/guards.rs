@@ -3,9 +3,10 @@
 //! their space is needed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use crate::engine::runner::KvSeqId;
+use crate::lock::lock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
@@ -30,12 +31,8 @@ struct QueueState {
 }
 
 impl ReleaseQueue {
-    fn lock(&self) -> MutexGuard<'_, Vec<Release>> {
-        self.0.releases.lock().expect("no code that holds the queue can panic")
-    }
-
     fn push(&self, release: Release) {
-        self.lock().push(release);
+        lock(&self.0.releases).push(release);
         self.0.has_releases.store(true, Ordering::Release);
     }
 
@@ -44,7 +41,7 @@ impl ReleaseQueue {
     }
 
     pub(crate) fn take(&self) -> Vec<Release> {
-        let mut releases = self.lock();
+        let mut releases = lock(&self.0.releases);
         self.0.has_releases.store(false, Ordering::Release);
         std::mem::take(&mut *releases)
     }

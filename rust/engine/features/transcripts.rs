@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use crate::cache::AdapterSet;
 use crate::engine::Inner;
 use crate::engine::features::state::{GroupFeatures, SharedFeatures};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::Tokens;
+use crate::lock::lock;
 use crate::request::{Prompt, PromptRun, Request, Token};
 use crate::sampling::TokenStrings;
 
@@ -68,7 +69,7 @@ pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &To
         let mut generated_ranges = group.features.transcripts.clone();
         generated_ranges.push(n_prompt..n_tokens);
         let (owner, adapters) = (group.request.owner.clone(), group.requested_adapters.clone());
-        lock(shared).add(owner, adapters, tokens.clone(), generated_ranges);
+        lock(&shared.transcripts).add(owner, adapters, tokens.clone(), generated_ranges);
     }
 }
 
@@ -86,7 +87,7 @@ pub(in crate::engine) fn on_validate(
     if !request.keeps_answers || request.prompt_logprobs.is_some() {
         return;
     }
-    let texts = lock(&inner.published.features).find_texts(request.owner.as_deref(), adapters);
+    let texts = lock(&inner.published.features.transcripts).find_texts(request.owner.as_deref(), adapters);
     // The original tokens may be more than the tokenizer's.
     let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < inner.limits.n_ctx_slot as usize;
     let Some(retokenized) = retokenize(&texts, prompt, &inner.model.token_strings).filter(fits) else { return };
@@ -98,10 +99,6 @@ pub(in crate::engine) fn on_validate(
     }
     request.prompt = Prompt::from_tokens(retokenized.tokens);
     features.transcripts = retokenized.generated_ranges;
-}
-
-fn lock(shared: &SharedFeatures) -> MutexGuard<'_, TranscriptCache> {
-    shared.transcripts.lock().expect("no code that holds the transcripts can panic")
 }
 
 impl TranscriptCache {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use crate::engine::features::hooks;
 use crate::engine::ids::{BranchIndex, StreamId};
@@ -10,6 +10,7 @@ use crate::engine::output::fork::{Fork, ForkTextBoundary};
 use crate::engine::output::stream::{Sender, StreamState};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::error::{Error, Result};
+use crate::lock::{lock, wait};
 use crate::request::{Event, Explanation};
 
 #[derive(Debug, PartialEq)]
@@ -63,13 +64,9 @@ impl PendingFork {
         Self { answer: Mutex::new(Some(PendingAnswer { receiver, received: None, stream })) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<PendingAnswer>> {
-        self.answer.lock().expect("no code that holds a fork can panic")
-    }
-
     /// Returns true if [`PendingFork::take`] would return a result.
     pub fn is_ready(&self) -> bool {
-        let mut answer = self.lock();
+        let mut answer = lock(&self.answer);
         let Some(PendingAnswer { receiver, received, .. }) = &mut *answer else { return true };
         if received.is_none() {
             *received = match receiver.try_recv() {
@@ -85,7 +82,7 @@ impl PendingFork {
         if !self.is_ready() {
             return None;
         }
-        let answer = self.lock().take()?;
+        let answer = lock(&self.answer).take()?;
         Some(answer.into_result())
     }
 
@@ -94,7 +91,7 @@ impl PendingFork {
     /// # Errors
     /// As [`Completions::fork`].
     pub fn wait(self) -> Result<ForkResult> {
-        let answer = self.lock().take().ok_or(Error::Stopped)?;
+        let answer = lock(&self.answer).take().ok_or(Error::Stopped)?;
         answer.into_result()
     }
 }
@@ -175,7 +172,7 @@ impl Completions {
                 return end.err().map(Err);
             }
             queue.n_waiting += 1;
-            queue = self.shared.arrived.wait(queue).expect("no code that holds the queue can panic");
+            queue = wait(&self.shared.arrived, queue);
             queue.n_waiting -= 1;
         }
     }

@@ -9,6 +9,7 @@ use crate::engine::features::state::StreamFeatures;
 use crate::engine::output::slow_consumers::{Backlog, MAX_EVENTS_BEHIND};
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::request::{Event, MAX_COMPLETIONS};
 
 #[derive(Default)]
@@ -71,7 +72,7 @@ impl WakeHandle for StreamState {
 
 impl StreamState {
     pub(super) fn lock(&self) -> MutexGuard<'_, UnreadEvents> {
-        self.queue.lock().expect("no code that holds the queue can panic")
+        lock(&self.queue)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::error::{Error, Result};
-use crate::request::{FinishReason, SavedPiece, SavedPrefix, Task, TaskResult};
+use crate::request::{FinishReason, SavedPrefix, SavedRun, Task, TaskResult};
 
 /// Carries out tasks whose prompts are computed. Returns the sequences of those that have ended, and their results.
 pub(crate) fn run_tasks<R: Runner>(
@@ -58,7 +58,7 @@ fn save_next<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
     let id = running.id();
     let Phase::Saving(saved) = &mut running.phase else { return Ok(true) };
     loop {
-        let start = saved.pieces.last().map_or(0, |piece| piece.range.end);
+        let start = saved.runs.last().map_or(0, |run| run.range.end);
         if start == running.n_computed {
             return Ok(true);
         }
@@ -68,7 +68,7 @@ fn save_next<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequen
         let (range, n_units) = cache.next_to_save(id, start, running.n_computed);
         let bytes = cache.save(id, range.clone(), Some(n_units));
         let bytes = bytes.map_err(|error| Error::Save { reason: error.to_string() })?;
-        saved.pieces.push(SavedPiece { range, bytes });
+        saved.runs.push(SavedRun { range, bytes });
     }
 }
 
@@ -77,10 +77,10 @@ fn take_result<R: Runner>(cache: &mut CacheManager<R>, running: &mut RunningSequ
         Task::Complete => Ok(None),
         Task::Load(saved) => {
             // Recurrent memory cannot recompute the last token: the logits after it are part of the file.
-            if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
+            if let (Some(logits), [run]) = (&saved.logits, &saved.runs[..])
                 && cache.kind().is_a_state()
             {
-                cache.add_checkpoint(running.id(), running.n_computed, Arc::clone(&piece.bytes), logits[..].into());
+                cache.add_checkpoint(running.id(), running.n_computed, Arc::clone(&run.bytes), logits[..].into());
             }
             Ok(None)
         }

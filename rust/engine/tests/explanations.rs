@@ -416,7 +416,7 @@ fn cases() -> Vec<Case> {
                     computed: explanation
                         .computed
                         .into_iter()
-                        .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
+                        .map(|one| ComputedRun { range: 0..one.range.end, position: 0, ..one })
                         .collect(),
                     ..explanation
                 }
@@ -531,7 +531,7 @@ fn cases() -> Vec<Case> {
                     computed: explanation
                         .computed
                         .into_iter()
-                        .map(|one| ComputedRun { range: 0..one.range.end, at: 0, ..one })
+                        .map(|one| ComputedRun { range: 0..one.range.end, position: 0, ..one })
                         .collect(),
                     ..explanation
                 }
@@ -560,7 +560,7 @@ fn each_planted_cause_is_reported() {
     for (name, planted, expected) in cases {
         let explanation = planted();
         let named: Vec<_> =
-            explanation.computed.iter().map(|one| (one.cause.name(), one.range.start, one.range.end, one.at)).collect();
+            explanation.computed.iter().map(|one| (one.cause.name(), one.range.start, one.range.end, one.position)).collect();
         if named != expected {
             wrong.push(format!("{name}: {named:?} instead of {expected:?}"));
         }
@@ -584,12 +584,12 @@ fn a_cause_is_reported_with_its_position_and_both_texts() {
     let explanation = explained(&engine, owned("me", asking(&joined(&[&text('A', 1, 50), "01234x6789", &prompt(2, 60)]))));
     assert_eq!((explanation.request_id, explanation.n_prompt, explanation.n_found, explanation.n_awaited), (1, 120, 55, 0));
     let one = &explanation.computed[0];
-    assert_eq!((one.byte, one.character, one.at), (55, 55, 55));
-    assert!(one.before.ends_with("01234") && one.here.starts_with("x6789"), "{one:?}");
+    assert_eq!((one.byte_offset, one.character_offset, one.position), (55, 55, 55));
+    assert!(one.text_before.ends_with("01234") && one.text_at.starts_with("x6789"), "{one:?}");
     let earlier = one.earlier.as_ref().expect("it is the same owner's");
     assert_eq!((earlier.request_id, earlier.is_in_answer), (0, false));
     assert!(earlier.text.starts_with("56789"), "{earlier:?}");
-    assert!(one.here.len() <= 24 && one.before.len() <= 8, "what is shown is bounded");
+    assert!(one.text_at.len() <= 24 && one.text_before.len() <= 8, "what is shown is bounded");
 }
 
 #[test]
@@ -641,7 +641,7 @@ fn explanations_never_reveal_texts_of_other_owners() {
                 text.chars().any(|c| c.is_ascii_alphabetic() && !c.eq_ignore_ascii_case(&letters[who]) && "abcABC".contains(c))
             };
             for one in &explanation.computed {
-                assert!(!other(&one.before) && !other(&one.here), "{one:?}");
+                assert!(!other(&one.text_before) && !other(&one.text_at), "{one:?}");
                 let Some(earlier) = &one.earlier else { continue };
                 n_explained += 1;
                 assert_eq!(requests.iter().find(|request| request.0 == earlier.request_id).map(|request| request.1), Some(who));
@@ -680,7 +680,7 @@ fn explanations_do_not_depend_on_evicted_texts_of_other_owners() {
 
 /// Cause, run and position of each.
 fn named(explanation: &Explanation) -> Vec<(&'static str, std::ops::Range<u32>, u32)> {
-    explanation.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.at)).collect()
+    explanation.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.position)).collect()
 }
 
 #[test]
@@ -726,7 +726,11 @@ fn an_explanation_is_available_before_any_token() {
     let explanation = completions.explanation().unwrap();
     assert!(!completions.is_ready(), "nothing is computed yet");
     assert_eq!(named(&explanation), [("differs", 50..92, 50)]);
-    assert_eq!((explanation.computed[0].byte, explanation.computed[0].here.starts_with("QQ")), (50, true), "with its place");
+    assert_eq!(
+        (explanation.computed[0].byte_offset, explanation.computed[0].text_at.starts_with("QQ")),
+        (50, true),
+        "with its place"
+    );
     assert_eq!(before.explanation(), None, "it was not asked for");
     control.allow(None);
     assert_eq!(explanation_at_end(completions), explanation);

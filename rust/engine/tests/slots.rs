@@ -1,7 +1,7 @@
 //! Contents of slots, and how they are erased.
 
 use super::*;
-use crate::request::SavedPiece;
+use crate::request::SavedRun;
 
 #[test]
 fn a_slot_reports_its_contents_and_can_be_erased() {
@@ -162,11 +162,11 @@ fn a_load_waits_for_its_slot_even_while_that_is_reserved_for_erasing() {
 
 /// The same saved prefix in entries of one token each.
 fn in_small_pieces(saved: &SavedPrefix) -> SavedPrefix {
-    let small = |piece: &SavedPiece| -> Vec<SavedPiece> {
-        let tokens = piece.bytes.chunks(piece.bytes.len() / piece.range.len());
-        piece.range.clone().zip(tokens).map(|(at, bytes)| SavedPiece { range: at..at + 1, bytes: bytes.into() }).collect()
+    let small = |run: &SavedRun| -> Vec<SavedRun> {
+        let tokens = run.bytes.chunks(run.bytes.len() / run.range.len());
+        run.range.clone().zip(tokens).map(|(at, bytes)| SavedRun { range: at..at + 1, bytes: bytes.into() }).collect()
     };
-    SavedPrefix { pieces: saved.pieces.iter().flat_map(small).collect(), ..saved.clone() }
+    SavedPrefix { runs: saved.runs.iter().flat_map(small).collect(), ..saved.clone() }
 }
 
 #[test]

@@ -333,7 +333,7 @@ fn a_saved_prefix_loads_into_another_engine() {
     let text = prompt(1, 300);
     let saved = save(&engine, &text);
     assert_eq!(saved.tokens, tokens_of(&text));
-    assert_eq!(saved.pieces.last().map(|piece| piece.range.end), Some(300));
+    assert_eq!(saved.runs.last().map(|run| run.range.end), Some(300));
     for max_host_cache_bytes in [STORE, Some(0)] {
         let (other, control) = start(Limits { max_host_cache_bytes, ..limits(2, 1024) });
         run(&other, task(&text, Task::Load(saved.clone().into())));
@@ -353,7 +353,7 @@ fn a_saved_prefix_that_does_not_match_its_prompt_is_refused() {
     };
     assert_eq!(param(task(&prompt(2, 300), Task::Load(saved.clone().into()))), "prompt");
     let mut with_a_gap = saved.clone();
-    with_a_gap.pieces.remove(0);
+    with_a_gap.runs.remove(0);
     assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
     assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
     assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "slot");
@@ -371,7 +371,7 @@ fn a_save_without_computing_saves_only_cached_tokens() {
     let TaskResult::Saved(nothing) = made(&engine, task(&prompt(9, 50), Task::Save { computes: false })) else {
         panic!("it saves")
     };
-    assert!(nothing.tokens.is_empty() && nothing.pieces.is_empty());
+    assert!(nothing.tokens.is_empty() && nothing.runs.is_empty());
 }
 
 #[test]

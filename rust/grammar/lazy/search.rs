@@ -55,7 +55,7 @@ impl Search {
         Self { pattern, threads, at: 0, before: None, start_of_match: None }
     }
 
-    /// Returns whether no match is in progress and these bytes start none.
+    /// Returns true if no match is in progress and these bytes start none.
     pub(super) fn can_skip(&self, bytes: &[u8]) -> bool {
         let Some(skippable) = &self.pattern.skippable else { return false };
         let has_begun = self.threads.states != [self.pattern.nfa.start_unanchored()];

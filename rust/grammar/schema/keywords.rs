@@ -37,10 +37,10 @@ fn read_number<'a>(schema: &'a JsonValue, shape: &mut ValueShape<'a>) -> Result<
         let strict = name.starts_with('e');
         if name.ends_with("inimum") { number.at_least(bound, strict) } else { number.at_most(bound, strict) }
     }
-    if let (Some((value, least)), Some((_, most))) = (read_bound(schema, "minimum")?, read_bound(schema, "maximum")?)
-        && least > most
+    if let (Some((value, min)), Some((_, max))) = (read_bound(schema, "minimum")?, read_bound(schema, "maximum")?)
+        && min > max
     {
-        return refuse(value, format!("minimum is {least}; it must be at most maximum, which is {most}"));
+        return refuse(value, format!("minimum is {min}; it must be at most maximum, which is {max}"));
     }
     if let Some(value) = schema.get("multipleOf") {
         let Some(divisor) = value.number().filter(|number| *number > 0.0) else {
@@ -160,14 +160,14 @@ pub(super) fn check_n_properties(n: usize, at: usize) -> Result<()> {
     ensure(n <= MAX_PROPERTIES, at, || format!("the object has {n} properties; at most {MAX_PROPERTIES} are supported"))
 }
 
-fn read_count_range(schema: &JsonValue, min: &str, max: &str) -> Result<CountRange> {
-    let (least, most) = (read_count(schema, min)?, read_count(schema, max)?);
-    let at = schema.get(min).map_or(0, |value| value.at);
-    match (least, most) {
-        (Some(least), Some(most)) if least > most => {
-            refuse_at(at, format!("{min} is {least}; it must be at most {max}, which is {most}"))
+fn read_count_range(schema: &JsonValue, min_name: &str, max_name: &str) -> Result<CountRange> {
+    let (min, max) = (read_count(schema, min_name)?, read_count(schema, max_name)?);
+    let at = schema.get(min_name).map_or(0, |value| value.at);
+    match (min, max) {
+        (Some(min), Some(max)) if min > max => {
+            refuse_at(at, format!("{min_name} is {min}; it must be at most {max_name}, which is {max}"))
         }
-        _ => Ok(CountRange { min: least, max: most, at }),
+        _ => Ok(CountRange { min, max, at }),
     }
 }
 
@@ -238,13 +238,13 @@ fn read_bound<'a>(schema: &'a JsonValue, name: &str) -> Result<Option<(&'a JsonV
 pub(super) fn read_pattern(pattern: &JsonValue) -> Result<Vec<(Rc<PatternNode>, bool)>> {
     let text = expect_text(pattern, "pattern")?;
     check_pattern(text, pattern)?;
-    let nodes = pattern::parse_with_lookaheads(text).or_else(|why| refuse_pattern(text, pattern, &why))?;
+    let nodes = pattern::parse_with_lookaheads(text).or_else(|reason| refuse_pattern(text, pattern, &reason))?;
     Ok(nodes.into_iter().map(|(node, must_match)| (Rc::new(node), must_match)).collect())
 }
 
 fn parse_name_pattern(text: &str, at: &JsonValue) -> Result<Rc<PatternNode>> {
     check_pattern(text, at)?;
-    pattern::parse(text).map(Rc::new).or_else(|why| refuse_pattern(text, at, &why))
+    pattern::parse(text).map(Rc::new).or_else(|reason| refuse_pattern(text, at, &reason))
 }
 
 fn check_pattern(text: &str, at: &JsonValue) -> Result<()> {
@@ -252,6 +252,6 @@ fn check_pattern(text: &str, at: &JsonValue) -> Result<()> {
     ensure(n <= MAX_PATTERN_BYTES, at.at, || format!("the pattern of {n} bytes is longer than {MAX_PATTERN_BYTES} bytes"))
 }
 
-fn refuse_pattern<T>(text: &str, at: &JsonValue, why: &str) -> Result<T> {
-    refuse(at, format!("the pattern {:?} is invalid or not supported: {why}", excerpt(text)))
+fn refuse_pattern<T>(text: &str, at: &JsonValue, reason: &str) -> Result<T> {
+    refuse(at, format!("the pattern {:?} is invalid or not supported: {reason}", excerpt(text)))
 }

@@ -20,21 +20,21 @@ const MAX_DECIMALS: usize = 40;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NumberConstraint {
     /// The lower bound, and whether it is exclusive.
-    pub(super) least: Option<(f64, bool)>,
-    pub(super) most: Option<(f64, bool)>,
+    pub(super) min: Option<(f64, bool)>,
+    pub(super) max: Option<(f64, bool)>,
     pub(super) divisors: Vec<f64>,
 }
 
 impl NumberConstraint {
     pub(super) fn is_anything(&self) -> bool {
-        self.least.is_none() && self.most.is_none() && self.divisors.is_empty()
+        self.min.is_none() && self.max.is_none() && self.divisors.is_empty()
     }
 
     pub(super) fn and(&mut self, other: &Self) {
-        if let Some((bound, strict)) = other.least {
+        if let Some((bound, strict)) = other.min {
             self.at_least(bound, strict);
         }
-        if let Some((bound, strict)) = other.most {
+        if let Some((bound, strict)) = other.max {
             self.at_most(bound, strict);
         }
         add(&mut self.divisors, &other.divisors);
@@ -42,27 +42,27 @@ impl NumberConstraint {
 
     pub(super) fn at_least(&mut self, bound: f64, strict: bool) {
         let is_higher = |(old, was_strict): (f64, bool)| bound > old || bound >= old && strict && !was_strict;
-        if self.least.is_none_or(is_higher) {
-            self.least = Some((bound, strict));
+        if self.min.is_none_or(is_higher) {
+            self.min = Some((bound, strict));
         }
     }
 
     pub(super) fn at_most(&mut self, bound: f64, strict: bool) {
         let is_lower = |(old, was_strict): (f64, bool)| bound < old || bound <= old && strict && !was_strict;
-        if self.most.is_none_or(is_lower) {
-            self.most = Some((bound, strict));
+        if self.max.is_none_or(is_lower) {
+            self.max = Some((bound, strict));
         }
     }
 
     pub(super) fn fits(&self, number: f64) -> bool {
-        let is_above = self.least.is_none_or(|(bound, strict)| number > bound || number >= bound && !strict);
-        let is_below = self.most.is_none_or(|(bound, strict)| number < bound || number <= bound && !strict);
+        let is_above = self.min.is_none_or(|(bound, strict)| number > bound || number >= bound && !strict);
+        let is_below = self.max.is_none_or(|(bound, strict)| number < bound || number <= bound && !strict);
         is_above && is_below && self.is_multiple(number)
     }
 
-    /// Returns whether no number fits, or no integer.
+    /// Returns true if no number fits, or no integer.
     pub(super) fn is_empty(&self, is_integer: bool) -> bool {
-        let (Some((low, is_low_strict)), Some((high, is_high_strict))) = (self.least, self.most) else { return false };
+        let (Some((low, is_low_strict)), Some((high, is_high_strict))) = (self.min, self.max) else { return false };
         if !is_integer {
             return low > high || low >= high && (is_low_strict || is_high_strict);
         }
@@ -83,15 +83,15 @@ impl NumberConstraint {
             return Err(too_fine());
         }
         let mut choices = Vec::new();
-        if self.least.is_none_or(|(bound, _)| bound < 0.0) {
-            let least = self.most.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
-            let most = self.least.map(|(bound, strict)| (-bound, strict));
-            let digits = Digits::new(least, most, step, types)?.into_expr(rules)?;
+        if self.min.is_none_or(|(bound, _)| bound < 0.0) {
+            let min = self.max.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
+            let max = self.min.map(|(bound, strict)| (-bound, strict));
+            let digits = Digits::new(min, max, step, types)?.into_expr(rules)?;
             choices.push(Expr::Sequence(vec![Expr::Text("-".to_owned()), digits]));
         }
-        if self.most.is_none_or(|(bound, _)| bound >= 0.0) {
-            let least = self.least.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
-            choices.push(Digits::new(least, self.most, step, types)?.into_expr(rules)?);
+        if self.max.is_none_or(|(bound, _)| bound >= 0.0) {
+            let min = self.min.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
+            choices.push(Digits::new(min, self.max, step, types)?.into_expr(rules)?);
         }
         Ok(Expr::Choice(choices))
     }
@@ -102,9 +102,9 @@ impl NumberConstraint {
         for &divisor in &self.divisors {
             let (whole, places) = scaled(divisor).ok_or_else(too_fine)?;
             let (previous, previous_places) = step.unwrap_or((whole, places));
-            let most = places.max(previous_places);
-            let both = scale(whole, most - places).zip(scale(previous, most - previous_places));
-            step = Some((both.and_then(|(one, other)| lcm(one, other)).ok_or_else(too_fine)?, most));
+            let max_places = places.max(previous_places);
+            let both = scale(whole, max_places - places).zip(scale(previous, max_places - previous_places));
+            step = Some((both.and_then(|(one, other)| lcm(one, other)).ok_or_else(too_fine)?, max_places));
         }
         Ok(step)
     }
@@ -179,8 +179,8 @@ impl DecimalBound {
 
 /// The numbers between two non-negative bounds.
 struct Digits {
-    least: DecimalBound,
-    most: Option<DecimalBound>,
+    min: DecimalBound,
+    max: Option<DecimalBound>,
     divisor: u64,
     /// The divisor's power of ten; `None` without a divisor.
     places: Option<usize>,
@@ -194,34 +194,34 @@ struct DigitState {
     n_whole: usize,
     n_left: usize,
     n_after: usize,
-    most_after: usize,
+    max_after: usize,
     /// True while the number equals its lower or its upper bound so far.
-    is_least: bool,
-    is_most: bool,
+    is_min: bool,
+    is_max: bool,
     /// True if all digits after the decimal point are 0.
     is_whole: bool,
     remainder: u64,
 }
 
 impl Digits {
-    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, types: Types) -> Result<Self, String> {
+    fn new(min: (f64, bool), max: Option<(f64, bool)>, step: Option<(u64, usize)>, types: Types) -> Result<Self, String> {
         // Above all generated numbers, an upper bound is no constraint.
-        let most = most.filter(|&(bound, _)| bound < LARGEST).map(DecimalBound::new).transpose()?;
+        let max = max.filter(|&(bound, _)| bound < LARGEST).map(DecimalBound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
-        Ok(Self { least: DecimalBound::new(least)?, most, divisor, places, types, rules_by_state: HashMap::new() })
+        Ok(Self { min: DecimalBound::new(min)?, max, divisor, places, types, rules_by_state: HashMap::new() })
     }
 
     fn into_expr(mut self, rules: &mut RuleList) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
-            let most_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
-            let max_whole = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
-            if n_whole < self.least.whole.len() || n_whole > max_whole {
+            let max_after = if self.types == INTEGER { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
+            let max_whole = self.max.as_ref().map_or(usize::MAX, |max| max.whole.len());
+            if n_whole < self.min.whole.len() || n_whole > max_whole {
                 continue;
             }
-            let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == max_whole);
+            let (is_min, is_max) = (n_whole == self.min.whole.len(), n_whole == max_whole);
             let state =
-                DigitState { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, remainder: 0 };
+                DigitState { n_whole, n_left: n_whole, n_after: 0, max_after, is_min, is_max, is_whole: true, remainder: 0 };
             choices.push(self.digit_expr(state, true, rules)?);
         }
         Ok(Expr::Choice(choices))
@@ -232,18 +232,18 @@ impl Digits {
         let index = state.n_whole.wrapping_sub(state.n_left);
         let digit_of =
             |bound: &DecimalBound| if state.n_left > 0 { bound.whole[index] } else { bound.digit_after(state.n_after) };
-        let low = if state.is_least { digit_of(&self.least) } else { 0 };
+        let low = if state.is_min { digit_of(&self.min) } else { 0 };
         let low = if is_first && state.n_left > 1 { low.max(1) } else { low };
-        let high = self.most.as_ref().filter(|_| state.is_most).map_or(9, digit_of);
+        let high = self.max.as_ref().filter(|_| state.is_max).map_or(9, digit_of);
         for digit in low..=high {
-            let is_least = state.is_least && digit == digit_of(&self.least);
-            let is_most = state.is_most && self.most.as_ref().is_some_and(|most| digit == digit_of(most));
+            let is_min = state.is_min && digit == digit_of(&self.min);
+            let is_max = state.is_max && self.max.as_ref().is_some_and(|max| digit == digit_of(max));
             let next = DigitState {
-                n_whole: if is_least || is_most { state.n_whole } else { 0 },
+                n_whole: if is_min || is_max { state.n_whole } else { 0 },
                 n_left: state.n_left.saturating_sub(1),
                 n_after: state.n_after + usize::from(state.n_left == 0),
-                is_least,
-                is_most,
+                is_min,
+                is_max,
                 // Constant when it does not matter, so that equivalent states are shared.
                 is_whole: state.is_whole && (self.types != FRACTION || state.n_left > 0 || digit == 0),
                 remainder: (10 * state.remainder + u64::from(digit)) % self.divisor,
@@ -275,7 +275,7 @@ impl Digits {
             if self.may_end(state) {
                 choices.push(Expr::nothing());
             }
-            if state.n_after < state.most_after {
+            if state.n_after < state.max_after {
                 let digit = self.digit_expr(state, false, rules)?;
                 let point = if state.n_after == 0 { Expr::Text(".".to_owned()) } else { Expr::nothing() };
                 choices.push(Expr::Sequence(vec![point, digit]));
@@ -286,9 +286,9 @@ impl Digits {
     }
 
     fn may_end(&self, state: DigitState) -> bool {
-        let is_above = !state.is_least || self.least.is_zero_from(state.n_after) && !self.least.strict;
-        let most = self.most.as_ref().filter(|_| state.is_most);
-        let is_below = most.is_none_or(|most| !most.is_zero_from(state.n_after) || !most.strict);
+        let is_above = !state.is_min || self.min.is_zero_from(state.n_after) && !self.min.strict;
+        let max = self.max.as_ref().filter(|_| state.is_max);
+        let is_below = max.is_none_or(|max| !max.is_zero_from(state.n_after) || !max.strict);
         let missing = self.places.unwrap_or(0).saturating_sub(state.n_after);
         let remainder = (0..missing).fold(state.remainder, |remainder, _| 10 * remainder % self.divisor);
         let is_kind = self.types != FRACTION || !state.is_whole;

@@ -242,7 +242,7 @@ impl<'a> ObjectShape<'a> {
     }
 }
 
-/// Returns whether two values are equal. Numbers are compared by value if that is exact.
+/// Returns true if two values are equal. Numbers are compared by value if that is exact.
 pub(super) fn is_same(one: &JsonValue, other: &JsonValue) -> bool {
     match (&one.kind, &other.kind) {
         (JsonKind::Number(one, text), JsonKind::Number(other, other_text)) => {

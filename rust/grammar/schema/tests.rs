@@ -14,7 +14,7 @@ fn grammar(schema: &str) -> Result<Grammar, String> {
     Grammar::new(&gbnf, &Toy, spellings()).map_err(|flaw| flaw.message)
 }
 
-/// Returns whether the grammar allows the whole text.
+/// Returns true if the grammar allows the whole text.
 fn generates(grammar: &Grammar, text: &str) -> bool {
     let mut branch = grammar.start();
     for byte in text.bytes() {
@@ -184,7 +184,7 @@ fn the_json_schema_suite_generates_no_invalid_document_and_matches_the_documente
 
 /// The texts that can be generated.
 fn generated<'a>(schema: &str, texts: &[&'a str]) -> Vec<&'a str> {
-    let grammar = grammar(schema).unwrap_or_else(|why| panic!("{why}: {schema}"));
+    let grammar = grammar(schema).unwrap_or_else(|reason| panic!("{reason}: {schema}"));
     texts.iter().copied().filter(|text| generates(&grammar, text)).collect()
 }
 

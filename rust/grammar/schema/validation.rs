@@ -15,7 +15,7 @@ use super::{Result, refuse, refuse_at};
 const MAX_DISJOINT_DEPTH: usize = 6;
 
 impl<'a> SchemaExpander<'a> {
-    /// Returns whether it is certain that no value fits both schemas.
+    /// Returns true if it is certain that no value fits both schemas.
     pub(super) fn is_disjoint(
         &mut self,
         one: &SchemaAlternatives<'a>,
@@ -38,7 +38,7 @@ impl<'a> SchemaExpander<'a> {
         Ok(true)
     }
 
-    /// Returns whether it is certain that no value fits.
+    /// Returns true if it is certain that no value fits.
     fn is_empty(&mut self, shape: &ValueShape<'a>, depth: usize) -> Result<bool> {
         self.count_work(10, self.root)?;
         if let Some(values) = &shape.values
@@ -71,8 +71,8 @@ impl<'a> SchemaExpander<'a> {
             }
         }
         if types & OBJECT != 0 {
-            let least = object.count.min().max(object.required.len());
-            let mut is_empty = object.count.max.is_some_and(|max| least > max);
+            let min = object.count.min().max(object.required.len());
+            let mut is_empty = object.count.max.is_some_and(|max| min > max);
             for name in &object.required {
                 is_empty = is_empty || self.is_never(&property_conjunction(object, name)?, depth)?;
             }
@@ -200,6 +200,6 @@ pub(super) fn property_conjunction<'a>(object: &ObjectShape<'a>, name: &str) -> 
 
 pub(super) fn fits_pattern(pattern: &NamePattern, name: &str) -> Result<bool> {
     let constraint = StringConstraint { patterns: vec![(Rc::clone(&pattern.node), true)], ..StringConstraint::default() };
-    let refuse = |why| refuse_at(pattern.at, format!("the pattern {:?} is not supported: {why}", excerpt(pattern.text)));
+    let refuse = |reason| refuse_at(pattern.at, format!("the pattern {:?} is not supported: {reason}", excerpt(pattern.text)));
     constraint.fits(name).or_else(refuse)
 }

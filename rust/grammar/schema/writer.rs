@@ -122,7 +122,7 @@ impl<'a> GrammarWriter<'a> {
             (0, _) => {}
             (INTEGER, true) => choices.push(Expr::Named("integer")),
             (NUMBER, true) => choices.push(Expr::Named("number")),
-            (types, _) => choices.push(shape.number.to_expr(types, &mut self.rules).or_else(|why| refuse_at(at, why))?),
+            (types, _) => choices.push(shape.number.to_expr(types, &mut self.rules).or_else(|reason| refuse_at(at, reason))?),
         }
         if types & BOOLEAN != 0 {
             choices.extend(["true", "false"].map(Expr::text));
@@ -149,14 +149,14 @@ impl<'a> GrammarWriter<'a> {
         let position = string.at.unwrap_or(at);
         let mut constraint = string.constraint.clone();
         for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
-            let node = pattern::parse(pattern).or_else(|why| refuse_at(position, why))?;
+            let node = pattern::parse(pattern).or_else(|reason| refuse_at(position, reason))?;
             constraint.patterns.push((Rc::new(node), true));
         }
         self.write_texts(&constraint, position)
     }
 
     fn write_texts(&mut self, constraint: &StringConstraint, at: usize) -> Result<Expr> {
-        let dfa = constraint.to_dfa().or_else(|why| refuse_at(at, format!("the pattern is not supported: {why}")))?;
+        let dfa = constraint.to_dfa().or_else(|reason| refuse_at(at, format!("the pattern is not supported: {reason}")))?;
         Ok(Expr::in_quotes(self.rules.add_dfa(&dfa)))
     }
 
@@ -224,8 +224,8 @@ impl<'a> GrammarWriter<'a> {
         };
         // The first item has no preceding comma, so it is a separate position.
         let n_positions = max.unwrap_or(min.max(array.prefix.len()).max(1));
-        let CountRange { max: most, .. } = contains.count;
-        let n_counts = most.unwrap_or(contains.count.min());
+        let max_fitting = contains.count.max;
+        let n_counts = max_fitting.unwrap_or(contains.count.min());
         if n_positions.saturating_mul(n_counts + 1) > MAX_POSITIONS || n_counts > MAX_POSITIONS {
             return refuse_at(
                 contains.term.schema.at,
@@ -245,7 +245,7 @@ impl<'a> GrammarWriter<'a> {
             add(&mut fitting, &[contains.term]);
             let fitting = self.write_conjunction(fitting, depth + 1)?;
             let mut other = array.item(position).clone();
-            if most.is_some() {
+            if max_fitting.is_some() {
                 add(&mut other, &[contains.term.negated()]);
             }
             let other = self.write_conjunction(other, depth + 1)?;
@@ -262,7 +262,7 @@ impl<'a> GrammarWriter<'a> {
                     choices.push(transition(&other, n));
                     if n < n_counts {
                         choices.push(transition(&fitting, n + 1));
-                    } else if most.is_none() {
+                    } else if max_fitting.is_none() {
                         choices.push(transition(&fitting, n));
                     }
                 }
@@ -399,7 +399,7 @@ impl<'a> GrammarWriter<'a> {
             if let Some(values) = shape.values.take() {
                 for value in values {
                     let text = value.text().unwrap_or_default();
-                    let is_allowed = constraint.fits(text).or_else(|why| refuse_at(at, why))?;
+                    let is_allowed = constraint.fits(text).or_else(|reason| refuse_at(at, reason))?;
                     if value.text().is_some() && is_allowed && self.expander.fits(value, &shape)? {
                         choices.push(Expr::Text(quote(text)));
                     }

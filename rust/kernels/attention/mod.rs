@@ -52,7 +52,7 @@ use worker::AttentionWorker;
 /// Alignment of parts of the scratch memory: a cache line.
 const ALIGN: usize = 64;
 
-/// Returns whether `level` has a kernel for keys and values of these formats and for this shape.
+/// Returns true if `level` has a kernel for keys and values of these formats and for this shape.
 pub fn covers(level: Level, keys: CellFormat, values: CellFormat, shape: &AttentionShape) -> bool {
     let AttentionShape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
     [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0)

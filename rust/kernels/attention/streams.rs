@@ -196,7 +196,7 @@ impl RowStreams {
         list.sort_by(|a, b| compare(tail(a), tail(b)).then_with(|| compare(whole(a), whole(b))));
     }
 
-    /// Returns whether two streams share enough cells to form a group.
+    /// Returns true if two streams share enough cells to form a group.
     pub(super) fn share_cells(&self, a: &RowStream, b: &RowStream) -> bool {
         const MIN_SHARED: usize = 16;
         let (a, b) = (&self.position_blocks[a.position_blocks.clone()], &self.position_blocks[b.position_blocks.clone()]);

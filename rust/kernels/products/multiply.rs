@@ -15,7 +15,7 @@ use super::quantise::ActivationSpan;
 use super::unpack::PackedPanel;
 use crate::kernels::{Level, SharedSlice, Team};
 
-/// Returns whether there is a kernel for weights of this format and size.
+/// Returns true if there is a kernel for weights of this format and size.
 pub fn covers(level: Level, format: WeightFormat, n_in: usize, n_out: usize) -> bool {
     ProductTable::of(level, format).is_some()
         && level.is_available()

@@ -4,7 +4,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::engine::runner::{DecodeError, KvSeqId, MediaRows, Plan, Row};
 use crate::llama::context::sequence::KvSequence;
-use crate::request::Token;
+use crate::request::{Token, is_in_vocabulary};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchBounds {
@@ -114,7 +114,7 @@ impl Batch {
             let Some(sequence) = sequences.get(usize::from(id)) else {
                 return Err(format!("row {i} belongs to sequence {id}; sequence ids must be below {}", sequences.len()));
             };
-            if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
+            if !is_in_vocabulary(row.token, n_vocab) {
                 return Err(format!("row {i} has token {}, which is not in the vocabulary ({n_vocab} tokens)", row.token));
             }
             let next = &mut self.seq_lens_after[usize::from(id)];

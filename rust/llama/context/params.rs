@@ -36,7 +36,7 @@ pub(crate) fn base_params(config: &ResolvedConfig) -> sys::llama_context_params 
     params.op_offload = config.settings.op_offload;
     rope::apply(&config.settings.rope, &mut params);
     params.kv_unified = true;
-    // As large as the other cache: a smaller one can be full while our count of cells says otherwise.
+    // As large as the other cache: a smaller one can be full while our count of cells has free ones.
     params.swa_full = true;
     params.no_perf = true;
     params

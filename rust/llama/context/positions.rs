@@ -60,7 +60,7 @@ impl Positions {
         end.max(position + n_fewer)
     }
 
-    /// Returns whether a sequence that ends at `index` would contain only a part of a dense medium or of the grouped tokens.
+    /// Returns true if a sequence that ends at `index` would contain only a part of a dense medium or of the grouped tokens.
     pub(crate) fn cuts(&self, index: u32) -> bool {
         0 < index && index < self.n_grouped()
             || self.dense.iter().any(|medium| medium.start < index && index < medium.start + medium.n_tokens)

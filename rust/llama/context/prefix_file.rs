@@ -34,7 +34,7 @@ use crate::error::Error;
 use crate::llama::context::{byte_reader::ByteReader, kv_size::ggml_type};
 use crate::llama::model::identity::{Identity, with_change};
 use crate::llama::{Adapter, Model};
-use crate::request::{SavedPiece, SavedPrefix, Token};
+use crate::request::{SavedPrefix, SavedRun, Token, is_in_vocabulary};
 
 const MAGIC: [u8; 8] = *b"weftpref";
 const VERSION: u32 = 1;
@@ -135,7 +135,7 @@ impl PrefixFiles {
         let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
         let mut hasher = blake3::Hasher::new();
         let mut n_bytes = CHECKSUM_BYTES as u64;
-        for bytes in std::iter::once(&header[..]).chain(prefix.pieces.iter().map(|state| &state.bytes[..])) {
+        for bytes in std::iter::once(&header[..]).chain(prefix.runs.iter().map(|state| &state.bytes[..])) {
             file.write_all(bytes)?;
             hasher.update(bytes);
             n_bytes += bytes.len() as u64;
@@ -155,7 +155,7 @@ impl PrefixFiles {
         rest.extend(identity);
         rest.extend(ggml_type(self.type_k).to_le_bytes());
         rest.extend(ggml_type(self.type_v).to_le_bytes());
-        for n in [prefix.tokens.len(), prefix.pieces.len(), logits.len()] {
+        for n in [prefix.tokens.len(), prefix.runs.len(), logits.len()] {
             rest.extend(number(n)?.to_le_bytes());
         }
         let is_adapted = !prefix.adapters.is_empty();
@@ -169,13 +169,13 @@ impl PrefixFiles {
         }
         rest.extend(prefix.invoked_at.iter().flat_map(|index| index.to_le_bytes()));
         rest.extend(prefix.tokens.iter().flat_map(|token| token.to_le_bytes()));
-        for state in &prefix.pieces {
+        for state in &prefix.runs {
             rest.extend(state.range.start.to_le_bytes());
             rest.extend(state.range.end.to_le_bytes());
             rest.extend((state.bytes.len() as u64).to_le_bytes());
         }
         rest.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
-        let n_state_bytes: usize = prefix.pieces.iter().map(|state| state.bytes.len()).sum();
+        let n_state_bytes: usize = prefix.runs.iter().map(|state| state.bytes.len()).sum();
         let n_bytes = (START_BYTES + rest.len() + n_state_bytes + CHECKSUM_BYTES) as u64;
         let version = match prefix.invoked_at {
             Some(_) => VERSION_ACTIVATED,
@@ -209,7 +209,7 @@ impl PrefixFiles {
         let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32().ok_or(TOO_SHORT)?) } else { None };
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = read_numbers(&mut reader, n_tokens).ok_or(TOO_SHORT)?.map(Token::from_le_bytes).collect();
-        if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
+        if let Some(token) = tokens.iter().find(|&&token| !is_in_vocabulary(token, n_vocab)) {
             return Err(format!("token {token} is not in the vocabulary ({n_vocab} tokens)"));
         }
         let table = n_states.checked_mul(16).and_then(|n_bytes| reader.take(n_bytes)).map(ByteReader).ok_or(TOO_SHORT)?;
@@ -223,7 +223,7 @@ impl PrefixFiles {
             return Err(format!("it has {n_tokens} tokens, but its saved states end at {end}"));
         }
         match reader.0.len() {
-            0 => Ok(SavedPrefix { tokens, pieces: states, logits: (n_logits > 0).then_some(logits), adapters, invoked_at }),
+            0 => Ok(SavedPrefix { tokens, runs: states, logits: (n_logits > 0).then_some(logits), adapters, invoked_at }),
             n => Err(format!("it has {n} extra bytes at its end")),
         }
     }
@@ -245,7 +245,7 @@ fn read_adapters(reader: &mut ByteReader, loaded: &[Identity]) -> Result<Vec<(u3
     Ok(adapters)
 }
 
-fn read_states(mut table: ByteReader, n_states: usize, reader: &mut ByteReader) -> Result<Vec<SavedPiece>, String> {
+fn read_states(mut table: ByteReader, n_states: usize, reader: &mut ByteReader) -> Result<Vec<SavedRun>, String> {
     let mut states = Vec::with_capacity(n_states);
     let mut end = 0;
     for _ in 0..n_states {
@@ -255,7 +255,7 @@ fn read_states(mut table: ByteReader, n_states: usize, reader: &mut ByteReader) 
         }
         end = range.end;
         let bytes = table.long_size().and_then(|n_bytes| reader.take(n_bytes)).ok_or(TOO_SHORT)?;
-        states.push(SavedPiece { range, bytes: bytes.into() });
+        states.push(SavedRun { range, bytes: bytes.into() });
     }
     Ok(states)
 }

@@ -1,7 +1,7 @@
 //! llama.cpp's context of a model, with the record of its sequences. Violations that make llama.cpp end the process are checked.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use llama_cpp_sys_2 as sys;
 
@@ -13,6 +13,7 @@ use crate::llama::kernels::{self, DecodeHints};
 use crate::llama::logging;
 use crate::llama::media::media_batch::{self, MediaBatch};
 use crate::llama::model::{Model, kinds::is_t5};
+use crate::lock::lock;
 
 owned_pointer!(struct ContextPointer(sys::llama_context), freed by sys::llama_free);
 
@@ -36,8 +37,8 @@ impl RawContext {
         enabled_kernels: EnabledKernels,
     ) -> Result<Self, String> {
         // Creating a context may write to the model, so contexts are created one at a time.
-        static MAKING: Mutex<()> = Mutex::new(());
-        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        static CREATION: Mutex<()> = Mutex::new(());
+        let _creation = lock(&CREATION);
         // SAFETY: the model is alive, and the parameters are complete.
         let pointer = logging::non_null(|| unsafe { sys::llama_init_from_model(model.as_ptr(), params) })?;
         let n_rows = params.n_ubatch as usize;

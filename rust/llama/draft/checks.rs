@@ -45,7 +45,7 @@ pub(super) fn kind_of(file: &Metadata) -> DraftKind {
 /// Checks that `draft` can draft for `target` as `kind`.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it cannot.
 pub(super) fn check(kind: DraftKind, target: &Model, draft: &Model, file: &Metadata) -> Result<(), String> {
     let (architecture, own) = (draft.architecture(), target.architecture());
     if draft.keeps_states() || draft.is_encoder() {

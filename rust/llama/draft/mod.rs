@@ -23,7 +23,7 @@ use crate::llama::context::{Context, params};
 use crate::llama::draft::drafter::{Drafter, DrafterParams, DrafterRequest, number_of};
 use crate::llama::model::Model;
 use crate::llama::model::gguf::Metadata;
-use crate::request::Token;
+use crate::request::{Token, is_in_vocabulary};
 
 /// Maximum rows of a decode of a draft model that outputs all of them, or whose output is as large as that of its rows.
 const MAX_OUTPUT_ROWS: u32 = 64;
@@ -287,7 +287,7 @@ impl DraftModel {
     }
 
     fn is_in_vocabulary(&self, token: Token) -> bool {
-        usize::try_from(token).is_ok_and(|token| token < self.context.model.n_vocab())
+        is_in_vocabulary(token, self.context.model.n_vocab())
     }
 
     fn sequence(&self, KvSeqId(id): KvSeqId) -> &DraftSequence {

@@ -1,6 +1,6 @@
 //! Computes embeddings of batches of texts, and of texts with images or audio.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
@@ -17,6 +17,7 @@ use crate::llama::embedding::{memory_check, shares_prefixes};
 use crate::llama::host::{affinity::AffinityGuard, niceness, threads::ThreadPool};
 use crate::llama::kernels;
 use crate::llama::model::{Model, kinds::is_t5};
+use crate::lock::lock;
 use crate::request::{Prompt, PromptRun, Token};
 
 /// Leaves embeddings about a third of a processor that is busy with generation; ten more levels, a third as many embeddings.
@@ -45,14 +46,14 @@ impl EmbeddingContext {
         shape: EmbedderShape,
         adapters: DefaultAdapters,
     ) -> error::Result<Self> {
-        let mut context = Self::make(model, config, shape, Arc::clone(&adapters))?;
+        let mut context = Self::create(model, config, shape, Arc::clone(&adapters))?;
         if !config.embedding_kernels.attention || memory::is_offloaded(model) || !context.leaves_attention()? {
             return Ok(context);
         }
         tracing::warn!("embeddings use llama.cpp's attention: Weft's kernels do not support every layer of this model");
         drop(context);
         let embedding_kernels = EnabledKernels { attention: false, ..config.embedding_kernels };
-        Self::make(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
+        Self::create(model, &ResolvedConfig { embedding_kernels, ..config.clone() }, shape, adapters)
     }
 
     fn leaves_attention(&mut self) -> error::Result<bool> {
@@ -63,7 +64,12 @@ impl EmbeddingContext {
         Ok(counted.n_attentions_left > 0)
     }
 
-    fn make(model: &Arc<Model>, config: &ResolvedConfig, shape: EmbedderShape, adapters: DefaultAdapters) -> error::Result<Self> {
+    fn create(
+        model: &Arc<Model>,
+        config: &ResolvedConfig,
+        shape: EmbedderShape,
+        adapters: DefaultAdapters,
+    ) -> error::Result<Self> {
         niceness::compute(if model.is_encoder() { 0 } else { NICENESS });
         let attention = EmbeddingAttention::new(model, config.embedding_kernels.attention);
         let params = params(model, config, &shape, attention);
@@ -124,7 +130,7 @@ impl EmbeddingContext {
     }
 
     fn active_adapters(&self) -> ActiveAdapters {
-        let active = self.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let active = lock(&self.adapters).clone();
         ActiveAdapters::new(&active, self.raw.model.adapters())
     }
 

@@ -32,14 +32,14 @@ pub fn embedder(
         shape.n_sequences = MAX_STATES;
     }
     let (model, config) = (Arc::clone(model), config.clone());
-    let make = move || {
+    let create = move || {
         let context = EmbeddingContext::new(&model, &config, shape, Arc::clone(&adapters))?;
         Ok(Box::new(context) as Box<dyn Encoder>)
     };
-    Embedder::new(shape, make, on_done)
+    Embedder::new(shape, create, on_done)
 }
 
-/// Returns whether the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
+/// Returns true if the embedding of a text is bit-identical whatever is computed concurrently. Otherwise, on a CPU, the cosine of
 /// two embeddings of one text is at least 0.999999; on GPUs nothing is promised.
 pub fn has_repeatable_embeddings(model: &Model, config: &ResolvedConfig, engine_uses_own_kernels: bool) -> bool {
     // A prefix that left the window is recomputed from another cell on, so that its blocks begin elsewhere.

@@ -49,7 +49,7 @@ pub(super) fn params(
     params
 }
 
-/// Returns whether the mean is computed here: llama.cpp sums over all rows of a batch, so that rounding depends on other texts.
+/// Returns true if the mean is computed here: llama.cpp sums over all rows of a batch, so that rounding depends on other texts.
 pub(super) fn computes_mean(model: &Model, shape: &EmbedderShape) -> bool {
     shape.pooling == Pooling::Mean && !model.has_dense_layers
 }

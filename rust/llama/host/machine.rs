@@ -50,7 +50,7 @@ pub(crate) fn devices() -> Vec<(String, String, u64, u64)> {
     Device::all().filter(|device| !device.is_cpu()).map(describe).collect()
 }
 
-/// Returns whether llama.cpp computes with AMX. The backend must have been started.
+/// Returns true if llama.cpp computes with AMX. The backend must have been started.
 pub(crate) fn has_amx() -> bool {
     extra_buffer_types().contains(&c"AMX")
 }

@@ -49,7 +49,7 @@ mod slices {
         (code == 0).then_some(attributes)
     }
 
-    /// Sets the slices also of threads that this one starts from now on. Returns whether the system applied `length`.
+    /// Sets the slices also of threads that this one starts from now on. Returns true if the system applied `length`.
     pub(super) fn set(length: Duration) -> bool {
         let is_time_sharing = |policy: u32| [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&policy.cast_signed());
         let Some(attributes) = current().filter(|attributes| is_time_sharing(attributes.sched_policy)) else { return false };

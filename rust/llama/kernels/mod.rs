@@ -33,7 +33,7 @@ pub struct Installed {
     /// The instruction set that they were chosen for.
     pub level: Level,
     /// Short reason why some kernels are not usable.
-    pub why_not: Option<String>,
+    pub unusable_reason: Option<String>,
 }
 
 static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +44,7 @@ pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let level = level();
-        let nothing = |reason: &str| Installed { usable: EnabledKernels::NONE, level, why_not: Some(reason.to_owned()) };
+        let nothing = |reason: &str| Installed { usable: EnabledKernels::NONE, level, unusable_reason: Some(reason.to_owned()) };
         if level == Level::Portable {
             return nothing("the processor has none of the required instruction sets");
         }
@@ -285,7 +285,7 @@ unsafe extern "C" {
     fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;
 }
 
-/// Returns whether we may compute an operation. One comparison only: it is called for every operation on every thread.
+/// Returns true if we may compute an operation. One comparison only: it is called for every operation on every thread.
 unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
     // SAFETY: ggml passes the operation that it is about to compute.
     let op = unsafe { &*op };

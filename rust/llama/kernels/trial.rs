@@ -20,7 +20,7 @@ pub(super) fn run(level: Level) -> Installed {
     let usable = EnabledKernels { attention: results[0].is_ok(), products: results[1].is_ok() };
     let named = ["attention", "products"].into_iter().zip(results);
     let reasons: Vec<String> = named.filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect();
-    Installed { usable, level, why_not: (!reasons.is_empty()).then(|| reasons.join("; ")) }
+    Installed { usable, level, unusable_reason: (!reasons.is_empty()).then(|| reasons.join("; ")) }
 }
 
 fn compare(compute: impl Fn(EnabledKernels) -> Vec<f32>) -> Result<(), &'static str> {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::llama::media::encoder::{EncoderHandle, lock};
+use crate::llama::media::encoder::EncoderHandle;
 use crate::llama::media::mtmd::{ChunkShape, Grid, RawChunk};
+use crate::lock::lock;
 use crate::request::{Encoding, Medium, Token};
 
 pub(super) struct MediaChunk {

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::llama::host::niceness;
 use crate::llama::media::chunk::{ChunkState, MediaChunk};
 use crate::llama::media::mtmd::{RawChunk, RawProjector};
+use crate::lock::lock;
 use crate::request::Token;
 
 /// Limit of the embeddings cached for later prompts, in bytes.
@@ -97,10 +98,6 @@ impl Encoder {
         state.cache.put(chunk.first_id, Arc::clone(&embeddings));
         Ok(embeddings)
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Default)]

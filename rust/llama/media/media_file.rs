@@ -219,9 +219,10 @@ mod tests {
             for ((x, y), color) in
                 [((6, 6), [220, 30, 30]), ((40, 6), [30, 200, 30]), ((6, 18), [30, 30, 220]), ((40, 18), [240, 240, 240])]
             {
-                let at = 3 * (48 * y + x);
-                let difference = rgb[at..at + 3].iter().zip(color).map(|(&actual, expected)| actual.abs_diff(expected)).max();
-                assert!(difference < Some(24), "{:?} at {x}, {y} of {:?}", &rgb[at..at + 3], image::guess_format(file));
+                let offset = 3 * (48 * y + x);
+                let difference =
+                    rgb[offset..offset + 3].iter().zip(color).map(|(&actual, expected)| actual.abs_diff(expected)).max();
+                assert!(difference < Some(24), "{:?} at {x}, {y} of {:?}", &rgb[offset..offset + 3], image::guess_format(file));
             }
         }
     }
@@ -302,10 +303,11 @@ mod tests {
     #[test]
     fn corrupt_headers_are_rejected_or_decode_a_bounded_amount() {
         let mut file = wav_of(16_000, 32_000, 32_000);
-        for (at, byte) in [(20, 2), (20, 17), (20, 0), (22, 0), (22, 255), (32, 0), (34, 0), (34, 255), (24, 255), (16, 255)] {
-            let before = std::mem::replace(&mut file[at], byte);
-            assert!(decode_audio(&file, 16_000).map_or(true, |samples| samples.len() < 1 << 20), "byte {at} as {byte}");
-            file[at] = before;
+        for (offset, byte) in [(20, 2), (20, 17), (20, 0), (22, 0), (22, 255), (32, 0), (34, 0), (34, 255), (24, 255), (16, 255)]
+        {
+            let before = std::mem::replace(&mut file[offset], byte);
+            assert!(decode_audio(&file, 16_000).map_or(true, |samples| samples.len() < 1 << 20), "byte {offset} as {byte}");
+            file[offset] = before;
         }
         // Inside an ID3 tag: a FLAC header that declares 2³⁶ samples.
         let mut tagged = b"ID3\x04\0\0\0\0\0\x0afLaC\x80\0\0\x22".to_vec();

@@ -24,10 +24,11 @@ use crate::config::MediaConfig;
 use crate::error::{self, Error};
 use crate::llama::media::chunk::MediaChunk;
 use crate::llama::media::chunk_ids::ChunkIds;
-use crate::llama::media::encoder::{EncoderHandle, lock};
+use crate::llama::media::encoder::EncoderHandle;
 use crate::llama::media::media_file::MediaKind;
 use crate::llama::media::mtmd::{Bitmap, Piece, RawProjector};
 use crate::llama::model::gguf::Metadata;
+use crate::lock::lock;
 use crate::request::{Media, PromptRun};
 
 /// Limit of the media that are loaded and not yet dropped, in bytes: the embeddings of each, and until these exist their inputs.

@@ -323,7 +323,7 @@ impl Model {
         self.weights
     }
 
-    /// Returns whether another layout of the weights is possible, and a copy fits in memory.
+    /// Returns true if another layout of the weights is possible, and a copy fits in memory.
     pub(crate) fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::gather_facts(&self.config, &load::open_parts(&self.config, file));
         let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
@@ -335,12 +335,12 @@ impl Model {
         self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
     }
 
-    /// Returns whether some layers have a recurrent state, which cannot be truncated.
+    /// Returns true if some layers have a recurrent state, which cannot be truncated.
     pub(crate) fn keeps_states(&self) -> bool {
         self.is_recurrent() || self.is_hybrid()
     }
 
-    /// Returns whether the model has a recurrent state instead of cells (Mamba, RWKV).
+    /// Returns true if the model has a recurrent state instead of cells (Mamba, RWKV).
     pub(crate) fn is_recurrent(&self) -> bool {
         self.inner.get(sys::llama_model_is_recurrent)
     }

@@ -43,7 +43,7 @@ impl Model {
     }
 
     pub(crate) fn log_scaling(&self, rope: &RopeConfig) {
-        if rope.is_as_in_file() {
+        if *rope == RopeConfig::default() {
             return;
         }
         let words = rope.describe();

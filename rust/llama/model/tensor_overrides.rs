@@ -60,7 +60,7 @@ fn refusal(message: String) -> Error {
     Error::InvalidConfig { param: "tensor_overrides", message }
 }
 
-/// Returns whether `pattern` matches any of `names`; the error is the C++ standard library's message for an invalid pattern.
+/// Returns true if `pattern` matches any of `names`; the error is the C++ standard library's message for an invalid pattern.
 fn finds(pattern: &CStr, names: &[CString]) -> std::result::Result<bool, String> {
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     // SAFETY: pattern and names are NUL-terminated, there are `names.len()` names, and `n_bytes` bytes of `message` are writable.
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(found("^ffn"), Ok(false));
         assert_eq!(found(r"\d{2}\.ffn"), Ok(true));
         for wrong in ["(", "[z-a]", "*", "a{2", r"\"] {
-            assert!(found(wrong).is_err_and(|why| !why.is_empty()), "{wrong}");
+            assert!(found(wrong).is_err_and(|reason| !reason.is_empty()), "{wrong}");
         }
         let layers = |n| found(&TensorOverride::experts_of(n).pattern);
         assert_eq!((layers(10), layers(11)), (Ok(false), Ok(true)));

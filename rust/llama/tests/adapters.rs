@@ -15,7 +15,7 @@ use crate::engine::runner::{AdapterSet, DecodeError, DefaultAdapters, KvSeqId, P
 use crate::error::Error;
 use crate::llama::context::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles, resolve};
-use crate::request::{AdapterScale, SavedPiece, SavedPrefix, Token};
+use crate::request::{AdapterScale, SavedPrefix, SavedRun, Token};
 
 /// Tolerance of logits of one text in two batch shapes; the adapters here change them by ten times as much.
 const TOLERANCE: f32 = 0.25;
@@ -448,9 +448,9 @@ fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
     fs::create_dir_all(&folder).expect("the temporary folder is writable");
     let path = folder.join("prefix");
     let files = PrefixFiles::new(std::sync::Arc::clone(&model), &config);
-    let piece = SavedPiece { range: 0..3, bytes: vec![1, 2, 3].into() };
+    let run = SavedRun { range: 0..3, bytes: vec![1, 2, 3].into() };
     let saved =
-        SavedPrefix { tokens: vec![5, 6, 7], pieces: vec![piece], adapters: vec![(0, 1.0), (1, 0.5)], ..SavedPrefix::default() };
+        SavedPrefix { tokens: vec![5, 6, 7], runs: vec![run], adapters: vec![(0, 1.0), (1, 0.5)], ..SavedPrefix::default() };
     files.write(&path, &saved).expect("the folder is writable");
     assert_eq!(files.read(&path).expect("it was just written").0, saved);
     let activated = SavedPrefix { invoked_at: Some(2), ..saved.clone() };

@@ -319,8 +319,8 @@ fn embeddings_are_similar_alone_and_batched_with_llama_cpps_kernels() {
             assert!(!has_repeatable_embeddings(&model, &resolved, true));
             let worker = worker_of(&model, DefaultAdapters::default(), &config);
             for (i, (alone, others)) in alone_and_batched(&worker, &mixed_texts(&model)).into_iter().enumerate() {
-                let least = others.iter().map(|other| cosine(&alone, other)).fold(1.0, f32::min);
-                assert!(least >= 0.999_999, "{pooling:?} of {}: text {i} is {least} alike", model.architecture());
+                let lowest = others.iter().map(|other| cosine(&alone, other)).fold(1.0, f32::min);
+                assert!(lowest >= 0.999_999, "{pooling:?} of {}: text {i} is {lowest} alike", model.architecture());
             }
         }
     }

@@ -56,7 +56,7 @@ fn kernels_pass_their_trial_on_supported_processors() {
     backend();
     let installed = kernels::install();
     let has_instructions = installed.level != crate::kernels::Level::Portable;
-    assert_eq!(installed.usable == EnabledKernels::ALL, has_instructions, "{:?}", installed.why_not);
+    assert_eq!(installed.usable == EnabledKernels::ALL, has_instructions, "{:?}", installed.unusable_reason);
 }
 
 struct Noise(u64);
@@ -88,7 +88,7 @@ fn assert_close(ours: &[f32], theirs: &[f32], relative: f32, what: &str) {
     }
 }
 
-/// Returns whether we have kernels for this processor. Starts the backend.
+/// Returns true if we have kernels for this processor. Starts the backend.
 fn has_kernels() -> bool {
     backend();
     kernels::install().usable == EnabledKernels::ALL

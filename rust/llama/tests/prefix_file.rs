@@ -15,7 +15,7 @@ use crate::engine::runner::{KvSeqId, Runner};
 use crate::error::Error;
 use crate::llama::context::batch::rows_of;
 use crate::llama::{Model, PrefixFileError, PrefixFiles, resolve};
-use crate::request::{SavedPiece, SavedPrefix};
+use crate::request::{SavedPrefix, SavedRun};
 
 struct Folder(PathBuf);
 
@@ -55,12 +55,12 @@ fn files_of(model: Arc<Model>, config: &EngineConfig) -> PrefixFiles {
 
 /// Returns a prefix with arbitrary bytes as states, which the file format does not interpret.
 fn prefix(n_tokens: u32, logits: Option<Vec<f32>>) -> SavedPrefix {
-    let piece = |range: std::ops::Range<u32>| SavedPiece {
+    let run = |range: std::ops::Range<u32>| SavedRun {
         bytes: range.clone().map(|i| u8::try_from(i * i % 251).expect("below 256")).collect(),
         range,
     };
-    let pieces = vec![piece(0..n_tokens / 3), piece(n_tokens / 3..n_tokens)];
-    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits, ..SavedPrefix::default() }
+    let runs = vec![run(0..n_tokens / 3), run(n_tokens / 3..n_tokens)];
+    SavedPrefix { tokens: prompt(n_tokens as usize), runs, logits, ..SavedPrefix::default() }
 }
 
 #[track_caller]
@@ -102,17 +102,17 @@ fn a_prefix_continues_from_its_file_with_the_other_attention_kernel() {
     for (flash_attention, name) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
         let mut runner = runner_with(flash_attention);
         runner.decode(&rows_of(KvSeqId(0), 0, &tokens[..100])).expect("the plan is valid");
-        let pieces = [0..70, 70..100]
-            .map(|range| SavedPiece { bytes: runner.save(KvSeqId(0), range.clone()).expect("it is held"), range });
-        let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), ..SavedPrefix::default() };
+        let runs =
+            [0..70, 70..100].map(|range| SavedRun { bytes: runner.save(KvSeqId(0), range.clone()).expect("it is held"), range });
+        let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), runs: runs.into(), ..SavedPrefix::default() };
         files().write(&folder.path_of(name), &prefix).expect("the folder is writable");
         runner.decode(&rows_of(KvSeqId(0), 100, &tokens[100..])).expect("the plan is valid");
         expected.push(runner.logits(19).to_vec());
     }
     for (name, flash_attention) in [("on", FlashAttention::Off), ("off", FlashAttention::On), ("on", FlashAttention::On)] {
         let mut runner = runner_with(flash_attention);
-        for piece in files().read(&folder.path_of(name)).expect("it was just written").0.pieces {
-            runner.restore(KvSeqId(3), &piece.bytes, piece.range).expect("the piece is whole");
+        for run in files().read(&folder.path_of(name)).expect("it was just written").0.runs {
+            runner.restore(KvSeqId(3), &run.bytes, run.range).expect("the run is whole");
         }
         runner.decode(&rows_of(KvSeqId(3), 100, &tokens[100..])).expect("the plan is valid");
         for expected in &expected {
@@ -303,8 +303,8 @@ fn a_prefix_may_fill_the_context() {
         let config = EngineConfig { type_k, type_v: type_k, n_ctx, ..EngineConfig::default() };
         let n_tokens = n_ctx.unwrap_or(1024);
         let n_bytes = usize::try_from(demo().kv_bytes_per_token(type_k, type_k)).expect("kilobytes") * n_tokens as usize;
-        let pieces = vec![SavedPiece { range: 0..n_tokens, bytes: vec![1; n_bytes].into() }];
-        let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], pieces, ..SavedPrefix::default() };
+        let runs = vec![SavedRun { range: 0..n_tokens, bytes: vec![1; n_bytes].into() }];
+        let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], runs, ..SavedPrefix::default() };
         let files = files_of(demo(), &config);
         files.write(&path, &longest).expect("the folder is writable");
         assert_eq!(files.read(&path).expect("it was just written").0, longest);

@@ -209,7 +209,7 @@ fn agrees_with(n_texts: usize, model: &Model, tokenizer: &str) {
         let (add_special, parse_special) = (chance.below(2) == 0, chance.below(2) == 0);
         let ours = model.tokenize(text.as_bytes(), add_special, parse_special).unwrap();
         assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{tokenizer} {text:?}");
-        assert!(ours.len() >= model.least_tokens(text.as_bytes()), "{tokenizer} {text:?}");
+        assert!(ours.len() >= model.min_tokens(text.as_bytes()), "{tokenizer} {text:?}");
         let theirs = as_llama_cpp(model, &text, add_special, parse_special);
         assert_eq!(ours, theirs, "{tokenizer} {text:?} add_special: {add_special} parse_special: {parse_special}");
     }
@@ -347,13 +347,13 @@ fn the_minimum_number_of_tokens_is_known_for_word_and_white_space_dropping_vocab
     let takes_behind = &[("general.name", "phi-3")];
     let phi = Recipe { strings: takes_behind, ..Recipe::new("llama", Bytes::Hexadecimal) }.load();
     let longest = "<|endoftext|>".len();
-    assert_eq!(phi.least_tokens("d e\n".repeat(10 * longest).as_bytes()), 20);
+    assert_eq!(phi.min_tokens("d e\n".repeat(10 * longest).as_bytes()), 20);
     let bert = Recipe::new("bert", Bytes::Shifted).load();
     // Of the special tokens, `<|im_start|>` has the most words: seven.
-    assert_eq!(bert.least_tokens("dé 1,\té é".repeat(60).as_bytes()), 26);
+    assert_eq!(bert.min_tokens("dé 1,\té é".repeat(60).as_bytes()), 26);
     assert_eq!(bert.tokenize("qж".repeat(9_999).as_bytes(), false, false).unwrap().len(), 1);
-    assert_eq!(bert.least_tokens("qж".repeat(9_999).as_bytes()), 1);
-    assert_eq!(Recipe::new("t5", Bytes::Hexadecimal).load().least_tokens(b"d d d"), 0);
+    assert_eq!(bert.min_tokens("qж".repeat(9_999).as_bytes()), 1);
+    assert_eq!(Recipe::new("t5", Bytes::Hexadecimal).load().min_tokens(b"d d d"), 0);
 }
 
 /// Names of splitters that use regular expressions: one of each kind, and the most common ones.

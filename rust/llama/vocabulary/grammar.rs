@@ -1,12 +1,13 @@
 //! Compiled grammars of a model's vocabulary, cached by their text.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::grammar::{Grammar, LazyGrammar, ParseError, Spellings, TokenLookup, Triggers, to_gbnf};
 use crate::llama::model::Model;
-use crate::request::{ConstraintSource, SharedConstraint, Token, Trigger};
+use crate::lock::lock;
+use crate::request::{ConstraintSource, SharedConstraint, Token, Trigger, is_in_vocabulary};
 
 pub const MAX_GRAMMARS: usize = 64;
 
@@ -72,7 +73,7 @@ impl Model {
                 Some(_) => Err(refuse(format!("the word '{word}' in grammar_triggers is a token; add it to preserved_tokens"))),
                 None => Ok(trigger.clone()),
             },
-            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= self.n_vocab()) => {
+            Trigger::Token(token) if !is_in_vocabulary(*token, self.n_vocab()) => {
                 Err(refuse(format!("token {token} in grammar_triggers is not in the vocabulary ({} tokens)", self.n_vocab())))
             }
             other => Ok(other.clone()),
@@ -98,7 +99,7 @@ impl Grammars {
         text: &str,
         compile: impl FnOnce() -> Result<Grammar>,
     ) -> Result<SharedConstraint> {
-        let mut cached = self.lock();
+        let mut cached = lock(&self.cached);
         if let Some(found) = cached.iter().position(|entry| entry.source == source && *entry.text == *text)
             && let Some(found) = cached.remove(found)
         {
@@ -109,17 +110,13 @@ impl Grammars {
         // Compiling is slow: it runs without the lock, so that other texts need not wait.
         drop(cached);
         let grammar = Arc::new(compile()?);
-        let mut cached = self.lock();
+        let mut cached = lock(&self.cached);
         cached.push_front(CachedGrammar { source, text: text.into(), grammar: Arc::clone(&grammar) });
         cached.truncate(MAX_GRAMMARS);
         while cached.len() > 1 && cached.iter().map(CachedGrammar::n_bytes).sum::<usize>() > MAX_CACHED_BYTES {
             cached.pop_back();
         }
         Ok(SharedConstraint(grammar))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<CachedGrammar>> {
-        self.cached.lock().expect("no code that holds the lock panics")
     }
 }
 

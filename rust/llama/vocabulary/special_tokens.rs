@@ -146,7 +146,7 @@ impl ClaimedBytes {
     }
 }
 
-/// Returns whether a byte is white space, as `isspace` in the C locale.
+/// Returns true if a byte is white space, as `isspace` in the C locale.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

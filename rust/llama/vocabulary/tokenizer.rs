@@ -222,7 +222,7 @@ impl Model {
     }
 
     /// A lower bound of the number of tokens of `text`, in one pass; 0 if no bound is known.
-    pub(crate) fn least_tokens(&self, text: &[u8]) -> usize {
+    pub(crate) fn min_tokens(&self, text: &[u8]) -> usize {
         self.tokenizer.min_tokens.tokens(text)
     }
 }
@@ -310,7 +310,7 @@ fn longest_piece(vocab: RawVocab<'_>, kind: &str) -> Option<usize> {
     longest.filter(|&longest| spells_all && longest > 0)
 }
 
-/// Returns whether each byte has its own token, of the byte type if `by_byte_tokens`: a BPE vocabulary drops bytes without one.
+/// Returns true if each byte has its own token, of the byte type if `by_byte_tokens`: a BPE vocabulary drops bytes without one.
 fn spells_every_byte(vocab: RawVocab<'_>, by_byte_tokens: bool) -> bool {
     let (mut is_spelt, mut spelling) = ([false; 256], Vec::new());
     for token in vocab.tokens() {

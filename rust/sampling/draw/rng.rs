@@ -125,8 +125,8 @@ mod tests {
         let mut rows: Vec<(u32, u32)> = (0..32).map(|bit| (temper(1 << bit), 1 << bit)).collect();
         let (mut rest, mut input) = (target, 0);
         for bit in (0..32).rev() {
-            let at = rows.iter().position(|(out, _)| out >> bit & 1 == 1).unwrap();
-            let (out, source) = rows.swap_remove(at);
+            let index = rows.iter().position(|(out, _)| out >> bit & 1 == 1).unwrap();
+            let (out, source) = rows.swap_remove(index);
             for row in rows.iter_mut().filter(|row| row.0 >> bit & 1 == 1) {
                 *row = (row.0 ^ out, row.1 ^ source);
             }

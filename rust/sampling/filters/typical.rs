@@ -11,7 +11,7 @@ pub(crate) fn typical(candidates: &mut Candidates, p: f32, min_keep: usize) {
     let entropy = probabilities.iter().filter(|&&p| p > 0.0).fold(0.0_f32, |entropy, p| entropy + -p * p.ln());
     let distances = probabilities.iter().map(|p| (-p.ln() - entropy).abs());
     // Distances are not negative, and the bits of such floats have the order of the floats.
-    let ranks = distances.zip(0_u64..).map(|(distance, at)| (u64::from(distance.to_bits()) << 32) | at).collect();
+    let ranks = distances.zip(0_u64..).map(|(distance, index)| (u64::from(distance.to_bits()) << 32) | index).collect();
     let (kept, is_enough) = order::with_sorted(ranks, |ranks| {
         let positions = ranks.iter().map(|rank| usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize"));
         let mut sum = 0.0_f32;

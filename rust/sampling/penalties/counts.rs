@@ -65,7 +65,7 @@ impl TokenCounts {
 
     pub(crate) fn get(&self, token: Token) -> u32 {
         match self.changed.binary_search_by_key(&token, |&(changed, _)| changed) {
-            Ok(at) => self.changed[at].1,
+            Ok(index) => self.changed[index].1,
             Err(_) => self.base.get(token),
         }
     }
@@ -83,8 +83,8 @@ impl TokenCounts {
             return;
         }
         match self.changed.binary_search_by_key(&token, |&(changed, _)| changed) {
-            Ok(at) => self.changed[at].1 = change(self.changed[at].1),
-            Err(at) => self.changed.insert(at, (token, change(self.base.get(token)))),
+            Ok(index) => self.changed[index].1 = change(self.changed[index].1),
+            Err(index) => self.changed.insert(index, (token, change(self.base.get(token)))),
         }
         if self.changed.len() > self.max_changes() {
             let mut list = Vec::new();
@@ -133,8 +133,8 @@ impl Base {
 
     fn get(&self, token: Token) -> u32 {
         match self {
-            Self::Sparse(list) => list.binary_search_by_key(&token, |&(seen, _)| seen).map_or(0, |at| list[at].1),
-            Self::Dense(counts) => usize::try_from(token).ok().and_then(|at| counts.get(at)).copied().unwrap_or(0),
+            Self::Sparse(list) => list.binary_search_by_key(&token, |&(seen, _)| seen).map_or(0, |index| list[index].1),
+            Self::Dense(counts) => usize::try_from(token).ok().and_then(|index| counts.get(index)).copied().unwrap_or(0),
         }
     }
 }

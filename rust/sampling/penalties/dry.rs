@@ -92,7 +92,7 @@ impl Penalty for Repetitions {
         let Some(penalties) = self.penalties() else { return };
         candidates.change(|candidate| {
             let found = penalties.binary_search_by_key(&candidate.token, |&(token, _)| token);
-            candidate.logit - found.map_or(0.0, |at| penalties[at].1)
+            candidate.logit - found.map_or(0.0, |index| penalties[index].1)
         });
     }
 

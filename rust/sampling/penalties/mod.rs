@@ -123,13 +123,13 @@ impl Penalty for Penalties {
                 overrides.clear();
                 let exempt = rule.exempt.map(|token| (token, 0));
                 for (token, count) in changed.iter().copied().chain(exempt) {
-                    if let Some((at, &logit)) = usize::try_from(token).ok().and_then(|at| Some(at).zip(row.get(at))) {
-                        overrides.push((at, rule.penalize(token, logit, count)));
+                    if let Some((index, &logit)) = usize::try_from(token).ok().and_then(|index| Some(index).zip(row.get(index))) {
+                        overrides.push((index, rule.penalize(token, logit, count)));
                     }
                 }
                 rule.penalize_all(row, base);
-                for &(at, logit) in overrides.iter() {
-                    row[at] = logit;
+                for &(index, logit) in overrides.iter() {
+                    row[index] = logit;
                 }
             }),
         }

@@ -50,8 +50,8 @@ impl Repeats {
             let ends = slice.get(1..).unwrap_or_default();
             let is_in_time = ends.len() == slice.len()
                 || self.measure(window, start, min_length, max_length)
-                    && for_each_match(ends, &slice[..ends.len()], last, second, |at| {
-                        self.measure(window, start + 1 + at, min_length, max_length)
+                    && for_each_match(ends, &slice[..ends.len()], last, second, |offset| {
+                        self.measure(window, start + 1 + offset, min_length, max_length)
                     });
             if !is_in_time {
                 return false;
@@ -61,10 +61,10 @@ impl Repeats {
         true
     }
 
-    /// Measures the occurrence that ends at `at`. Returns `false` if too many tokens were compared.
-    fn measure(&mut self, window: &Window, at: usize, min_length: usize, max_length: usize) -> bool {
+    /// Measures the occurrence that ends at `position`. Returns `false` if too many tokens were compared.
+    fn measure(&mut self, window: &Window, position: usize, min_length: usize, max_length: usize) -> bool {
         let n = window.len();
-        let Some(n_after) = (n - 1).checked_sub(at).filter(|&n_after| n_after > 0) else { return true };
+        let Some(n_after) = (n - 1).checked_sub(position).filter(|&n_after| n_after > 0) else { return true };
         let next = window.nth_last(n_after - 1);
         // An occurrence of maximum length was already found for this token.
         if self.matches.last() == Some(&(next, max_length)) {
@@ -141,8 +141,8 @@ fn for_each_match(
         if !ends.iter().zip(predecessors).fold(false, |any, (&end, &predecessor)| any | is_match(end, predecessor)) {
             continue;
         }
-        for (at, (&end, &predecessor)) in (start..).zip(ends.iter().zip(predecessors)) {
-            if is_match(end, predecessor) && !found(at) {
+        for (position, (&end, &predecessor)) in (start..).zip(ends.iter().zip(predecessors)) {
+            if is_match(end, predecessor) && !found(position) {
                 return false;
             }
         }

@@ -77,7 +77,7 @@ impl SequenceBreakers {
     /// Counts the tokens after the last breaker, or all of the window. The search stops after `max_length` tokens.
     pub(crate) fn n_after_last(&self, window: &Window, max_length: usize) -> usize {
         let follows = |n_following: usize, tail: &[Token]| {
-            tail.len() <= n_following && tail.iter().zip((0..n_following).rev()).all(|(&token, at)| window.nth_last(at) == token)
+            tail.len() <= n_following && tail.iter().zip((0..n_following).rev()).all(|(&token, n)| window.nth_last(n) == token)
         };
         let n_after = |n_following| {
             let tails = self.tails(window.nth_last(n_following)).iter().filter(|tail| follows(n_following, tail));

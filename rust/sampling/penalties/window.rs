@@ -52,7 +52,7 @@ impl Window {
 
     pub(crate) fn nth_last(&self, n: usize) -> Token {
         match self.added.len().checked_sub(n + 1) {
-            Some(at) => self.added[at],
+            Some(index) => self.added[index],
             None => self.shared[self.shared.len() + self.added.len() - n - 1],
         }
     }

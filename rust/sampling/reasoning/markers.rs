@@ -25,7 +25,8 @@ impl Markers {
     /// Returns the marker that ends first, the longest of several.
     pub(super) fn find(&self, bytes: &[u8]) -> Option<MarkerMatch> {
         let text = [&self.tail[..], bytes].concat();
-        let end_of = |marker: &[u8]| text.windows(marker.len()).position(|window| window == marker).map(|at| at + marker.len());
+        let end_of =
+            |marker: &[u8]| text.windows(marker.len()).position(|window| window == marker).map(|start| start + marker.len());
         let found = self.texts.iter().filter_map(|marker| Some((end_of(marker)?, marker.len())));
         let (end, n_bytes) = found.min_by_key(|&(end, n_bytes)| (end, usize::MAX - n_bytes))?;
         Some(MarkerMatch { end: end - self.tail.len(), n_bytes })
@@ -41,7 +42,7 @@ impl Markers {
         self.tail.clear();
     }
 
-    /// Returns whether one of a marker and `text` starts with the other.
+    /// Returns true if one of a marker and `text` starts with the other.
     pub(super) fn may_begin(&self, text: &[u8]) -> bool {
         self.texts.iter().any(|marker| marker.starts_with(text) || text.starts_with(marker))
     }
@@ -60,11 +61,11 @@ mod tests {
         let whole = b"so </thin</think> on";
         for n in 1..=whole.len() {
             let mut markers = markers(&["</think>", "[END]"]);
-            let mut at = 0;
+            let mut n_read = 0;
             let found = whole.chunks(n).find_map(|bytes| {
-                let found = markers.find(bytes).map(|found| (at + found.end, found.n_bytes));
+                let found = markers.find(bytes).map(|found| (n_read + found.end, found.n_bytes));
                 markers.push(bytes);
-                at += bytes.len();
+                n_read += bytes.len();
                 assert!(markers.tail.len() < 8);
                 found
             });

@@ -309,8 +309,8 @@ impl Constraint for ReasoningConstraint {
                     Some(constraint) if *is_allowed => constraint.mask(logits),
                     _ => logits.fill(f32::NEG_INFINITY),
                 }
-                for (at, logit) in opening {
-                    logits[at] = logit;
+                for (index, logit) in opening {
+                    logits[index] = logit;
                 }
             }
             ReasoningPhase::OpenReasoning(_) => {

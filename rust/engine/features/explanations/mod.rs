@@ -119,7 +119,7 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if start < n_prompt {
             let Difference { cause, nearest, at } = self.explain_difference(n_same.max(n_known));
             let earlier = self.describe_earlier(nearest, at);
-            runs.push(ComputedRun { at: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
+            runs.push(ComputedRun { position: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
         }
         runs
     }

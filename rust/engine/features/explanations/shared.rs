@@ -1,7 +1,8 @@
 //! A cache explanation, shared by the sequence that computes the prompt and the stream's reader.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::request::{Explanation, Token, is_of_medium};
 use crate::sampling::TokenStrings;
 
@@ -24,27 +25,23 @@ impl SharedExplanation {
     }
 
     pub(crate) fn lower(&self, n_found: u32) {
-        self.lock().lower(n_found);
+        lock(&self.explanation).lower(n_found);
     }
 
     /// Returns a copy with the text position of each cause and the text around it. Detokenizes the prompt.
     pub(crate) fn with_excerpts(&self) -> Explanation {
-        let mut explanation = self.lock().clone();
+        let mut explanation = lock(&self.explanation).clone();
         for run in &mut explanation.computed {
-            let (before, after) = self.prompt.split_at(run.at as usize);
+            let (before, after) = self.prompt.split_at(run.position as usize);
             let text = text_of(before, &self.token_strings);
-            run.byte = text.len() as u64;
-            run.character = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
+            run.byte_offset = text.len() as u64;
+            run.character_offset = text.iter().filter(|&&byte| byte & 0xC0 != 0x80).count() as u64;
             let before = &before[before.len().saturating_sub(N_TOKENS_BEFORE as usize)..];
             let after = &after[..after.len().min(N_TOKENS_AFTER as usize)];
-            run.before = excerpt_end(&text_of(before, &self.token_strings));
-            run.here = excerpt(&text_of(after, &self.token_strings));
+            run.text_before = excerpt_end(&text_of(before, &self.token_strings));
+            run.text_at = excerpt(&text_of(after, &self.token_strings));
         }
         explanation
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Explanation> {
-        self.explanation.lock().expect("no code that holds an explanation can panic")
     }
 }
 

@@ -5,7 +5,8 @@ mod small;
 mod support;
 
 use super::*;
-use support::{Case, ComputeOptions, MaskPattern, Random, Row, Setting, branches, levels};
+use crate::kernels::Random;
+use support::{Case, ComputeOptions, MaskPattern, Row, Setting, branches, levels};
 
 /// Maximum error against double precision, relative to the greatest magnitude: each of some thousand sums is rounded to 24
 /// bits, and so is each score before its power of 2 is taken.
@@ -59,7 +60,7 @@ fn random_pattern(random: &mut Random) -> MaskPattern {
 fn random_shapes_agree_with_double_precision() {
     let mut random = Random(1);
     for _ in 0..60 {
-        let n = |random: &mut Random, most| u32::try_from(random.below(most)).unwrap();
+        let n = |random: &mut Random, max| u32::try_from(random.below(max)).unwrap();
         let (n_sequences, n_shared, n_own) = (1 + n(&mut random, 6), n(&mut random, 400), 1 + n(&mut random, 90));
         let (mut rows, mut cells) = branches(n_sequences, n_shared, n_own);
         // A prompt's chunk: one sequence has more than one row.
@@ -146,7 +147,7 @@ fn a_plan_can_be_made_again() {
     }
 }
 
-/// Returns whether `f` panics with a message that contains `word`.
+/// Returns true if `f` panics with a message that contains `word`.
 fn panics_with(word: &str, f: impl FnOnce() + std::panic::UnwindSafe) -> bool {
     let message = std::panic::catch_unwind(f).expect_err("it does not panic");
     message.downcast_ref::<String>().map(String::as_str).or(message.downcast_ref::<&str>().copied()).unwrap().contains(word)

@@ -1,6 +1,7 @@
 //! A row's result depends on its own inputs alone.
 
-use super::support::{Case, Cell, ComputeOptions, MaskPattern, Random, Row, Setting, branches, levels, own_content};
+use super::support::{Case, Cell, ComputeOptions, MaskPattern, Row, Setting, branches, levels, own_content};
+use crate::kernels::Random;
 
 /// Compares the results of rows that occur in both cases.
 fn assert_same(case: &Case, result: &[f32], other: &Case, other_result: &[f32], context: &str) {

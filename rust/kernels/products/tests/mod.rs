@@ -11,24 +11,9 @@ use super::{
     ExpertChoices, Experts, ProductOutput, Rows, WeightFormat, Weights, multiply, multiply_by_expert, scratch_bytes,
     scratch_bytes_by_expert,
 };
-use crate::kernels::{Level, SharedSlice, ThreadTeam};
-
-/// Random numbers: splitmix64.
-struct Random(u64);
+use crate::kernels::{Level, Random, SharedSlice, ThreadTeam};
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// Returns a number in `0..n`.
-    fn below(&mut self, n: usize) -> usize {
-        usize::try_from(self.next() % n as u64).unwrap()
-    }
-
     /// Returns a number in `low..=high`.
     fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
@@ -37,7 +22,7 @@ impl Random {
     /// Returns a value from an approximate normal distribution with occasional outliers, like activations.
     fn value(&mut self) -> f32 {
         let sum: f32 =
-            (0..4).map(|_| f32::from(i16::from_le_bytes([self.next().to_le_bytes()[0], self.next().to_le_bytes()[0]]))).sum();
+            (0..4).map(|_| f32::from(i16::from_le_bytes([self.word().to_le_bytes()[0], self.word().to_le_bytes()[0]]))).sum();
         sum / 30_000.0 * if self.below(50) == 0 { 20.0 } else { 1.0 }
     }
 
@@ -63,7 +48,7 @@ struct Matrix {
 impl Matrix {
     /// Fills a matrix with random bits and finite scales.
     fn random(random: &mut Random, format: WeightFormat, n_in: usize, n_out: usize) -> Self {
-        let mut bytes: Vec<u8> = (0..n_out * format.row_bytes(n_in)).map(|_| random.next().to_le_bytes()[0]).collect();
+        let mut bytes: Vec<u8> = (0..n_out * format.row_bytes(n_in)).map(|_| random.word().to_le_bytes()[0]).collect();
         for block in bytes.chunks_exact_mut(format.block_bytes()) {
             reference::make_finite(random, format, block);
         }
