@@ -58,7 +58,7 @@ fn recover<R: Runner>(
     planner: &mut Planner,
 ) -> (bool, Vec<GroupId>) {
     let groups = |filter: fn(&RunningSequence) -> bool| -> Vec<GroupId> {
-        let planned = running.iter().filter(|running| running.n_planned > 0 && filter(running));
+        let planned = running.iter().filter(|running| running.is_planned() && filter(running));
         planned.map(|running| running.sequence.group_id).collect()
     };
     let (decoding, mut prefilling) = (groups(RunningSequence::takes_one_row), groups(|running| !running.takes_one_row()));
@@ -72,7 +72,7 @@ fn recover<R: Runner>(
     }
     if is_undone && !decoding.is_empty() && !prefilling.is_empty() {
         for failed in running.iter_mut().filter(|running| prefilling.contains(&running.sequence.group_id)) {
-            failed.n_planned = 0;
+            failed.unplan();
         }
         if retry(running, cache, planner) {
             return (true, prefilling);
@@ -92,7 +92,7 @@ fn retry<R: Runner>(running: &mut [RunningSequence], cache: &mut CacheManager<R>
 /// Removes the planned rows from the cache, and drops the drafts. Returns false if the memory cannot.
 fn undo_rows<R: Runner>(running: &mut [RunningSequence], cache: &mut CacheManager<R>) -> bool {
     let mut is_undone = true;
-    for running in running.iter_mut().filter(|running| running.n_planned > 0) {
+    for running in running.iter_mut().filter(|running| running.is_planned()) {
         running.drop_draft();
         // A part of an image that can only be cached as a whole is dropped with its request, which is a prefilling one.
         is_undone &= cache.truncate(running.id(), running.n_computed) || running.n_cacheable() < running.n_computed;

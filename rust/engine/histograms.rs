@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::request::{FinishReason, Usage};
 
-/// Buckets of the histogram with the most.
+/// Maximum number of buckets of a histogram.
 pub const MAX_BUCKETS: usize = 22;
 
 const MS: u64 = 1_000_000;

@@ -1,6 +1,6 @@
 //! Ids of request groups, of streams and of their branches.
 //!
-//! Readers know a branch by its stream and its index there. Inside the engine, branches with equal prompts are the members of one
+//! Consumers identify a branch by its stream and its index there. Inside the engine, branches with equal prompts are the members of one
 //! group, and a stream may have several groups.
 
 /// Id of a request group, in order of submission.
@@ -12,7 +12,7 @@ impl GroupId {
     pub(crate) const MAX: Self = Self(u64::MAX);
 }
 
-/// Id of a stream, which readers see as the id of their request: that of its first group.
+/// Id of a stream, which consumers see as the id of their request: that of its first group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct StreamId(pub(crate) u64);
 
@@ -22,7 +22,7 @@ impl StreamId {
     }
 }
 
-/// Index of a branch in its stream, as readers see it.
+/// Index of a branch in its stream, as consumers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BranchIndex(pub(crate) u32);
 

@@ -88,7 +88,7 @@ impl Metrics {
         recent.push_back(step);
     }
 
-    /// Precedes the events that report a change: a reader that sees the end of a stream sees its slots idle.
+    /// Precedes the events that report a change: a consumer that receives the end of a stream finds its slots idle.
     pub(super) fn publish<R: Runner>(&self, scheduler: &Scheduler, cache: &mut CacheManager<R>) {
         cache.flush();
         let mut stats = self.shared.stats();

@@ -2,14 +2,14 @@
 //!
 //! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state, each in a folder whose
 //! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
-//! tiers) and the [`output`] (readers of streams). The [`features`] are called at `features/hooks` and attach their state by
+//! tiers) and the [`output`] (consumers of streams). The [`features`] are called at `features/hooks` and attach their state by
 //! `features/state`, which every file may use. Any other file uses only files that precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |
-//! | `features` `ids` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: ids of groups, streams and branches, the model trait, metrics, the priority order |
+//! | `features` `ids` `numbers` `runner` `histograms` `stats` `scheduler/scheduling_key` | the list of features; shared types: ids of groups, streams and branches, counts and means, the model trait, metrics, the priority order |
 //! | `cache_manager/move_budget` `cache_manager/guards` `cache_manager` `cache_manager/moves` `cache_manager/reclaim` | the runner, the bookkeeping of its cells, guards that release cells, moves of cells and their budget, free cells and ids |
-//! | `output/wake_handle` `output/fork` `output/slow_consumers` `output/stream` `output/completions` | both ends of a stream, forks as its reader requests them, readers that lag |
+//! | `output/wake_handle` `output/fork` `output/slow_consumers` `output/stream` `output/completions` | both ends of a stream, forks as its consumer requests them, consumers that lag |
 //! | `scheduler/request_group` `scheduler/checkpoint_positions` `scheduler/sequence` `scheduler/running_sequence` | a request, its checkpoint positions, one completion, a completion in a slot |
 //! | `scheduler/queue` `scheduler/slots` | the parts of the scheduler: waiting requests, slots |
 //! | `scheduler/step_cost` `scheduler/step_budget` `scheduler/step_budget/rows` `scheduler/adapter_round_robin` | rules on plain values: cost and size of a step, adapter round-robin |
@@ -19,7 +19,7 @@
 //! | `scheduler/checkpoints` `scheduler/prefix_match` `scheduler/resumption` `scheduler/placement` `scheduler/admission` `scheduler/tasks` `scheduler/tier_moves` `scheduler/planning` | the parts of the stage `schedule`, and checkpoints |
 //! | `execute` `metrics` `queries` `stall_detector` | the decode, time per stage and published metrics, queries between steps, the check that each step makes progress |
 //! | `worker` | the loop |
-//! | `validation` `features/forks/control` | checks of requests, commands of the readers of streams |
+//! | `validation` `features/forks/control` | checks of requests, commands of the consumers of streams |
 #![expect(missing_docs, reason = "what a name and its type say has no comment")]
 
 mod cache_manager;
@@ -28,6 +28,7 @@ mod features;
 mod histograms;
 mod ids;
 mod metrics;
+mod numbers;
 mod output;
 mod queries;
 pub mod runner;

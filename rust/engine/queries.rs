@@ -10,6 +10,7 @@ use std::sync::mpsc::SyncSender;
 use crate::cache::{CachedBlock, CachedNode, DigestCursor};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::metrics::Metrics;
+use crate::engine::numbers::to_u32;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::slots::ErasedContents;
@@ -35,13 +36,13 @@ pub(super) const WORK_PER_ANSWER: usize = 32;
 const TOKENS_PER_UNIT: usize = 256;
 
 /// Maximum number of steps without answers after an answer that exceeded the work of its step.
-pub(super) const MAX_STEPS_OWED: usize = 16;
+pub(super) const MAX_EXCESS_STEPS: usize = 16;
 
 #[derive(Default)]
 pub(super) struct QueryQueue {
     waiting: VecDeque<Query>,
     /// Units by which earlier answers exceeded the work of their steps.
-    n_owed: usize,
+    n_excess: usize,
 }
 
 /// A query that is answered now, with the contents of the slot that it erases.
@@ -65,16 +66,16 @@ impl QueryQueue {
         Some(DueQuery { query, erased })
     }
 
-    /// Starts a step: deducts the units that earlier answers owe, and returns the remaining units of the step.
+    /// Starts a step: deducts the excess of earlier answers, and returns the remaining units of the step.
     pub(super) fn take_budget(&mut self) -> usize {
-        let n_left = WORK_PER_STEP.saturating_sub(self.n_owed);
-        self.n_owed = self.n_owed.saturating_sub(WORK_PER_STEP);
+        let n_left = WORK_PER_STEP.saturating_sub(self.n_excess);
+        self.n_excess = self.n_excess.saturating_sub(WORK_PER_STEP);
         n_left
     }
 
     /// Accounts for an answer of `n_done` units in a step with `n_left` units; returns the remaining units.
     pub(super) fn spend(&mut self, n_left: usize, n_done: usize) -> usize {
-        self.n_owed = (self.n_owed + n_done.saturating_sub(n_left)).min(MAX_STEPS_OWED * WORK_PER_STEP);
+        self.n_excess = (self.n_excess + n_done.saturating_sub(n_left)).min(MAX_EXCESS_STEPS * WORK_PER_STEP);
         n_left.saturating_sub(n_done)
     }
 }
@@ -116,8 +117,7 @@ pub(super) fn answer<R: Runner>(
             }
             metrics.publish(scheduler, cache);
             let n_tokens = erased.map(|erased| erased.tokens.len());
-            let n_erased = n_tokens.map(|n| u32::try_from(n).expect("a sequence fits its context"));
-            reply(&channel, n_tokens.unwrap_or(0) / TOKENS_PER_UNIT, n_erased)
+            reply(&channel, n_tokens.unwrap_or(0) / TOKENS_PER_UNIT, n_tokens.map(to_u32))
         }
     };
     n_done.max(WORK_PER_ANSWER)

@@ -1,7 +1,7 @@
 //! Detects a worker that has requests, but makes no progress with any of them.
 //!
 //! A step computes, moves or publishes something, or changes which sequences run. If it does none of that, the engine waits for
-//! an external event: a client that reads, an encoder, a slot that is about to be erased. Any other such step is a fault of the
+//! an external event: a consumer that reads, an encoder, a slot that is about to be erased. Any other such step is a fault of the
 //! scheduler, after which no request would ever continue.
 
 use std::time::{Duration, Instant};

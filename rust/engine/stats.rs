@@ -142,7 +142,9 @@ pub struct RecentStep {
     pub times: StepTimes,
 }
 
-/// Time of the worker, by stage of a step.
+/// Time of the worker, by stage of a step: `receive`; `admit` and `plan` of schedule; `decode` of execute; `sample` and `detokenize` of
+/// sample; `publish`. Three parts of stages count for others: admission after sampling for `admit`, wakes before a decode for
+/// `publish`, and copies at any stage for `offload` and `reload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTimes {
     /// Handling commands and dropping cancelled requests, without waiting for work.
@@ -151,9 +153,10 @@ pub struct StepTimes {
     pub admit: Duration,
     /// Choosing the tokens to compute, and making room for them.
     pub plan: Duration,
+    /// Decoding, saving checkpoints, and reporting progress and logprobs of prompts.
     pub decode: Duration,
     pub sample: Duration,
-    /// Detokenizing.
+    /// Detokenizing, verifying drafts, and ending sequences.
     pub detokenize: Duration,
     pub publish: Duration,
     /// Offloading cells, or moving tokens to lower cells.

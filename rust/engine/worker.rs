@@ -201,7 +201,7 @@ impl<R: Runner> Worker<R> {
     fn execute(&mut self) -> Option<Duration> {
         let Self { scheduler, cache, output, planner, samplers, metrics, .. } = self;
         if (planner.n_planned_rows() - planner.n_drafted()) as usize != scheduler.running().len() || !cache.spent().is_zero() {
-            // This step takes longer than the last one, computes nothing, or moved cells: wake readers before, not after it.
+            // This step takes longer than the last one, computes nothing, or moved cells: wake consumers before, not after it.
             output.wake_all();
         }
         metrics.lap(cache, |times| &mut times.publish);
@@ -209,7 +209,6 @@ impl<R: Runner> Worker<R> {
         if let Some((group_ids, error)) = failed {
             scheduler.fail(&group_ids, &error);
         }
-        metrics.lap(cache, |times| &mut times.decode);
         if took.is_some() {
             scheduler.count_decode(planner.n_planned_rows() - planner.n_drafted());
             save_checkpoints(scheduler, cache);
@@ -219,6 +218,7 @@ impl<R: Runner> Worker<R> {
                 planner.observe_prompt_logprobs(n_reported, started_at.elapsed());
             }
         }
+        metrics.lap(cache, |times| &mut times.decode);
         took
     }
 

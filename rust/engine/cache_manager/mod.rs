@@ -1,7 +1,7 @@
 //! The cache manager: the runner, the bookkeeping of its cells in both tiers, and the time that moves between them may take.
 //!
 //! It decides what is evicted and offloaded, never who runs: callers pass what to do when idle prefixes are not enough. It wraps
-//! [`KvCache`], which only keeps the books, and carries out its changes in the runner.
+//! [`KvCache`], which only records which cells are used, and carries out its changes in the runner.
 
 pub(crate) mod guards;
 pub(crate) mod move_budget;
@@ -19,6 +19,7 @@ use crate::cache::{
 use crate::config::Limits;
 use crate::engine::cache_manager::guards::{PathGuard, Release, ReleaseQueue};
 use crate::engine::cache_manager::move_budget::MoveBudget;
+use crate::engine::numbers::to_u32;
 use crate::engine::runner::{DecodeError, DraftRequest, KvSeqId, MemoryKind, ModelDrafts, Plan, Runner};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, PlacedMedia, Token};
@@ -27,7 +28,7 @@ use crate::request::{PinnedPrefix, PlacedMedia, Token};
 pub(crate) struct CacheManager<R> {
     runner: R,
     /// In a cell, so that a read, too, carries out what dropped guards have released.
-    books: RefCell<Books>,
+    bookkeeping: RefCell<Bookkeeping>,
     released: ReleaseQueue,
     move_budget: MoveBudget,
     /// The cache's clock when the last sequence was placed.
@@ -35,13 +36,13 @@ pub(crate) struct CacheManager<R> {
     copy_time: CopyTime,
 }
 
-struct Books {
+struct Bookkeeping {
     kv: KvCache,
     reservations: BTreeMap<u64, Reservation>,
 }
 
-impl Books {
-    fn settle(&mut self, released: &ReleaseQueue) {
+impl Bookkeeping {
+    fn apply(&mut self, released: &ReleaseQueue) {
         if released.is_empty() {
             return;
         }
@@ -76,7 +77,7 @@ impl<R: Runner> CacheManager<R> {
             .with_ids_for_slots(limits.n_slots);
         Self {
             runner,
-            books: RefCell::new(Books { kv, reservations: BTreeMap::new() }),
+            bookkeeping: RefCell::new(Bookkeeping { kv, reservations: BTreeMap::new() }),
             released: ReleaseQueue::default(),
             move_budget: MoveBudget::new(),
             newest_start: 0,
@@ -94,24 +95,24 @@ impl<R: Runner> CacheManager<R> {
 
     /// Returns a view of the bookkeeping, after the releases of dropped guards. It does not change while it exists.
     pub(crate) fn kv(&self) -> Ref<'_, KvCache> {
-        if let Ok(mut books) = self.books.try_borrow_mut() {
-            books.settle(&self.released);
+        if let Ok(mut bookkeeping) = self.bookkeeping.try_borrow_mut() {
+            bookkeeping.apply(&self.released);
         }
-        Ref::map(self.books.borrow(), |books| &books.kv)
+        Ref::map(self.bookkeeping.borrow(), |bookkeeping| &bookkeeping.kv)
     }
 
     fn kv_mut(&mut self) -> &mut KvCache {
-        let books = self.books.get_mut();
-        books.settle(&self.released);
-        &mut books.kv
+        let bookkeeping = self.bookkeeping.get_mut();
+        bookkeeping.apply(&self.released);
+        &mut bookkeeping.kv
     }
 
     /// Carries out the releases of dropped guards, and all changes in the runner's memory.
     pub(crate) fn flush(&mut self) {
-        let Self { runner, books, released, .. } = self;
-        let books = books.get_mut();
-        books.settle(released);
-        for op in books.kv.take_ops() {
+        let Self { runner, bookkeeping, released, .. } = self;
+        let bookkeeping = bookkeeping.get_mut();
+        bookkeeping.apply(released);
+        for op in bookkeeping.kv.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => runner.fork(from, to, n_tokens),
                 CacheOp::Truncate(id, n_kept) => {
@@ -133,11 +134,11 @@ impl<R: Runner> CacheManager<R> {
     }
 
     pub(crate) fn n_cells_reached(&self) -> u32 {
-        u32::try_from(self.kv().n_cells_reached()).expect("a device cache has fewer than 2³² cells")
+        to_u32(self.kv().n_cells_reached())
     }
 
     pub(crate) fn n_free(&self) -> u32 {
-        u32::try_from(self.kv().n_free()).expect("a device cache has fewer than 2³² cells")
+        to_u32(self.kv().n_free())
     }
 
     pub(crate) fn n_free_ids(&self) -> usize {
@@ -176,8 +177,8 @@ impl<R: Runner> CacheManager<R> {
     /// Returns the longest prefix that can be forked or reloaded and does not cut a medium that can only be cached as a whole.
     pub(crate) fn find_match(&mut self, query: &PrefixQuery<'_>, media: &[PlacedMedia]) -> PrefixMatch {
         self.flush();
-        let Self { books, runner, .. } = self;
-        let kv = &books.get_mut().kv;
+        let Self { bookkeeping, runner, .. } = self;
+        let kv = &bookkeeping.get_mut().kv;
         let find = |at_most| {
             let query = PrefixQuery { at_most, ..*query };
             kv.find(&query, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::cache::{IdleCost, PathRemoval};
+use crate::engine::numbers::RunningMean;
 
 /// Maximum time of offloading, and so of reloading, one entry: bounds the delay of arrivals and streams.
 pub(crate) const MAX_ENTRY_TIME: Duration = Duration::from_millis(20);
@@ -41,7 +42,7 @@ fn n_break_even_decodes(removal: &PathRemoval, cost: IdleCost) -> usize {
 #[derive(Debug)]
 pub(crate) struct MoveBudget {
     /// Seconds per unit of a save (see [`PathRemoval::n_units`]); 0 until measured.
-    save_s: f64,
+    save_s: RunningMean,
     /// Seconds to compute a prompt token; 0 until measured.
     compute_s: f64,
     deadline: Instant,
@@ -60,7 +61,7 @@ const NEWEST_WEIGHT: f64 = 0.2;
 impl MoveBudget {
     pub(crate) fn new() -> Self {
         Self {
-            save_s: 0.0,
+            save_s: RunningMean::new(),
             compute_s: 0.0,
             deadline: Instant::now(),
             spent: Duration::ZERO,
@@ -80,17 +81,16 @@ impl MoveBudget {
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
     pub(crate) fn affordable_units(&self) -> u64 {
-        if self.save_s == 0.0 {
+        if self.save_s.get() == 0.0 {
             return MIN_UNITS;
         }
         let left = self.deadline.saturating_duration_since(Instant::now()).min(MAX_ENTRY_TIME);
-        ((left.as_secs_f64() / self.save_s) as u64).max(MIN_UNITS)
+        ((left.as_secs_f64() / self.save_s.get()) as u64).max(MIN_UNITS)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a running mean")]
     pub(crate) fn observe_save(&mut self, n_units: u64, took: Duration) {
-        let value = took.as_secs_f64() / n_units.max(1) as f64;
-        self.save_s = if self.save_s == 0.0 { value } else { self.save_s + NEWEST_WEIGHT * (value - self.save_s) };
+        self.save_s.observe(took.as_secs_f64() / n_units.max(1) as f64, NEWEST_WEIGHT);
     }
 
     pub(crate) fn observe_compute(&mut self, seconds: f64) {
@@ -99,9 +99,10 @@ impl MoveBudget {
 
     #[expect(clippy::cast_precision_loss, reason = "a comparison of estimates")]
     pub(crate) fn is_expensive(&self, n_tokens: u32, n_units: u64) -> bool {
-        let is_known = self.save_s > 0.0 && self.compute_s > 0.0;
+        let save_s = self.save_s.get();
+        let is_known = save_s > 0.0 && self.compute_s > 0.0;
         let units_per_token = n_units as f64 / f64::from(n_tokens.max(1));
-        is_known && units_per_token > MAX_CHEAP_UNITS && 2.0 * units_per_token * self.save_s > self.compute_s
+        is_known && units_per_token > MAX_CHEAP_UNITS && 2.0 * units_per_token * save_s > self.compute_s
     }
 
     pub(crate) fn count(&mut self, took: Duration) {

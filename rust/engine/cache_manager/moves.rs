@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{EvictionReason, IdleCost, PathRemoval, Reload, SavedState};
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::move_budget::MAX_ENTRY_TIME;
+use crate::engine::numbers::to_u32;
 use crate::engine::runner::{KvSeqId, RelocateError, Runner, StateError};
 use crate::request::Token;
 
@@ -47,7 +48,7 @@ impl<R: Runner> CacheManager<R> {
 
     /// Copies all cells of `from` to `to`, which must be empty; as many cells must be free.
     pub(crate) fn copy(&mut self, from: KvSeqId, to: KvSeqId, tokens: &[Token]) -> Result<(), StateError> {
-        let range = 0..u32::try_from(tokens.len()).expect("a sequence fits its context");
+        let range = 0..to_u32(tokens.len());
         let bytes = self.save(from, range.clone(), None)?;
         self.restore(to, &Reload { bytes, range: range.clone(), kept: range }, tokens)
     }

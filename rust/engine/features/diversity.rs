@@ -101,7 +101,7 @@ mod tests {
         let mut n_drawn = [[0.0_f64; 4]; 4];
         for seed in 0..N {
             let drawn = gumbel_top_k(&tokens(), 2, &mut Mt19937::new(seed));
-            let [first, second] = [0, 1].map(|at| usize::try_from(drawn[at]).unwrap());
+            let [first, second] = [0, 1].map(|index| usize::try_from(drawn[index]).unwrap());
             n_drawn[first][second] += 1.0;
         }
         let mut chi_square = 0.0;

@@ -33,11 +33,13 @@ use crate::error::Result;
 use crate::request::{Explanation, Finished, Request};
 use crate::sampling::{Sampler, Threads};
 
+// Calls are in lists, even a single one, so that `scripts/delete_feature.py` can delete those of a feature.
+
 fn any<const N: usize>(answers: [bool; N]) -> bool {
     answers.contains(&true)
 }
 
-fn least<const N: usize>(limits: [u32; N]) -> u32 {
+fn min_of<const N: usize>(limits: [u32; N]) -> u32 {
     limits.into_iter().min().unwrap_or(u32::MAX)
 }
 
@@ -112,7 +114,7 @@ pub(crate) fn is_busy(features: &SchedulerFeatures) -> bool {
     any([features.forks.is_building()])
 }
 
-/// A reader cancels a branch of its stream. Returns true if that happens later.
+/// Defers the cancellation of a branch if a feature must handle earlier commands first. Returns true if it is deferred.
 pub(crate) fn defer_cancel(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
     any([forks::commands::defer_cancel(scheduler, stream_id, branch)])
 }
@@ -134,11 +136,11 @@ pub(crate) fn first_needed(features: &SchedulerFeatures, group: &RequestGroup) -
 
 /// Returns how many of `n_common` tokens that `running` computes are usable for a group that needs logits from `first_needed` on.
 pub(crate) fn n_usable(running: &RunningSequence, group: &RequestGroup, first_needed: u32, n_common: u32) -> u32 {
-    least([prompt_logprobs::pending::n_usable(running, group, first_needed, n_common)]).min(n_common)
+    min_of([prompt_logprobs::pending::n_usable(running, group, first_needed, n_common)]).min(n_common)
 }
 
 pub(crate) fn max_reusable(sequence: &Sequence) -> u32 {
-    least([prompt_logprobs::pending::max_reusable(sequence)])
+    min_of([prompt_logprobs::pending::max_reusable(sequence)])
 }
 
 pub(crate) fn on_eviction(features: &mut SchedulerFeatures, evicted: impl Iterator<Item = EvictedRun>) {
@@ -188,19 +190,19 @@ pub(crate) fn rows_wanted(running: &RunningSequence) -> Option<u32> {
 
 /// Returns the maximum number of rows of a sequence in the next decode, if `n_more` may have logits in addition to the last.
 pub(crate) fn max_rows_with_logits(running: &RunningSequence, n_more: u32) -> u32 {
-    least([prompt_logprobs::pending::max_rows(running, n_more)])
+    min_of([prompt_logprobs::pending::max_rows(running, n_more)])
 }
 
 /// Returns how many tokens a sequence may compute in the next decode.
 pub(crate) fn max_rows_until_due(scheduler: &Scheduler, running: &RunningSequence) -> u32 {
-    least([self_extend::n_until_grouped(scheduler, running)])
+    min_of([self_extend::n_until_grouped(scheduler, running)])
 }
 
 pub(crate) fn wants_logits(sequence: &Sequence, position: u32) -> bool {
     any([prompt_logprobs::pending::wants_logits(sequence, position)])
 }
 
-/// A group fills the device cache by itself. Returns true if a feature has ended it.
+/// Ends a group that fills the device cache by itself. Returns true if a feature has ended it.
 pub(crate) fn end_oversized(scheduler: &mut Scheduler, runner: &impl Runner, group_id: GroupId) -> bool {
     any([beams::end_full(scheduler, runner, group_id)])
 }
@@ -224,7 +226,7 @@ pub(crate) fn after_decode(scheduler: &mut Scheduler, runner: &impl Runner, samp
     n_reported
 }
 
-/// The logits after all tokens of `sequence` are known.
+/// Passes on the logits after all tokens of `sequence`.
 pub(crate) fn on_logits(
     features: &mut SchedulerFeatures,
     queue: &mut Queue,
@@ -253,7 +255,7 @@ pub(crate) fn after_sampling<R: Runner>(scheduler: &mut Scheduler, cache: &mut C
     n_sampled
 }
 
-/// A step with a decode took this long.
+/// Records the time of a step with a decode.
 pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
     speculation::after_step(features, took);
 }
@@ -279,17 +281,17 @@ pub(crate) fn on_preempt(features: &mut SequenceFeatures) {
     beams::on_preempt(features);
 }
 
-/// A sequence with `tokens` leaves its slot; `n_computed` of them are computed.
+/// Records the `tokens` of a sequence that leaves its slot; `n_computed` of them are computed.
 pub(crate) fn on_leave(features: &mut SchedulerFeatures, sequence: &Sequence, tokens: &Tokens, n_computed: u32) {
-    features.explanations.update_text(sequence.branch_key(), tokens, n_computed);
+    features.explanations.update_tokens(sequence.branch_key(), tokens, n_computed);
 }
 
-/// A sequence is cancelled, or will start again: what is `pending` in its group goes to the next branch.
+/// Returns the `pending` state of a sequence that is cancelled or will start again to its group, for the next branch.
 pub(crate) fn on_end_early(sequence: &mut Sequence, pending: &mut SequenceFeatures) {
     prompt_logprobs::pending::on_end(sequence, pending);
 }
 
-/// A branch is cancelled. Returns true if a feature has cancelled it, with all branches of its group.
+/// Cancels a branch with all branches of its group, if they run together. Returns true if a feature has cancelled them.
 pub(crate) fn cancel_together(scheduler: &mut Scheduler, stream_id: StreamId, branch: BranchIndex) -> bool {
     any([beams::cancel_search(scheduler, stream_id, branch)])
 }
@@ -320,7 +322,7 @@ pub(crate) fn add_reports(features: &mut SequenceFeatures, finished: &mut Finish
     speculation::add_to(features, finished);
 }
 
-/// A request has generated a text, which follows its prompt in `tokens`.
+/// Records the generated text of a request, which follows its prompt in `tokens`.
 pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
     transcripts::on_text(shared, group, tokens);
 }

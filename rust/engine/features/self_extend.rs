@@ -42,8 +42,11 @@ fn n_due(grouping: Grouping, running: &RunningSequence) -> u32 {
 
 /// Groups due tokens, most senior sequence first; junior ones are preempted for the copies.
 pub(crate) fn group_due_tokens<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    let mut next = scheduler.next_key(None).filter(|_| scheduler.limits().grouping.is_some());
-    while let Some(key) = next {
+    if scheduler.limits().grouping.is_none() {
+        return;
+    }
+    let mut cursor = None;
+    while let Some(key) = scheduler.next_key(&mut cursor) {
         let running = scheduler.running_sequence(key);
         let is_due = running.n_ready() > 0 && n_until_grouped(scheduler, running) == 0;
         if let Some(grouping) = grouping_of(scheduler, running).filter(|_| is_due) {
@@ -71,8 +74,6 @@ pub(crate) fn group_due_tokens<R: Runner>(scheduler: &mut Scheduler, cache: &mut
                 }
             }
         }
-        // Only now: the next one may have been preempted.
-        next = scheduler.next_key(Some(key));
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct SharedFeatures {
     pub(crate) transcripts: Mutex<transcripts::TranscriptCache>,
 }
 
-/// State of a stream, which its reader sees.
+/// State of a stream, which its consumer reads.
 #[derive(Clone, Default)]
 pub(crate) struct StreamFeatures {
     pub(crate) explanations: Option<Arc<explanations::shared::SharedExplanation>>,

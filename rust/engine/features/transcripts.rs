@@ -54,11 +54,11 @@ struct RetokenizedPrompt {
 
 impl RetokenizedPrompt {
     /// Maps a position of the prompt; `None` inside a replaced range.
-    fn map_position(&self, at: u32) -> Option<u32> {
-        match self.replaced.iter().rev().find(|(range, _)| range.start < at) {
-            None => Some(at),
-            Some((range, _)) if at < range.end => None,
-            Some((range, end)) => Some(end + at - range.end),
+    fn map_position(&self, position: u32) -> Option<u32> {
+        match self.replaced.iter().rev().find(|(range, _)| range.start < position) {
+            None => Some(position),
+            Some((range, _)) if position < range.end => None,
+            Some((range, end)) => Some(end + position - range.end),
         }
     }
 }
@@ -87,13 +87,13 @@ pub(in crate::engine) fn on_validate(
     if !request.keeps_answers || request.prompt_logprobs.is_some() {
         return;
     }
-    let texts = lock(&inner.published.features.transcripts).find_texts(request.owner.as_deref(), adapters);
+    let texts = lock(&inner.published.features.transcripts).find(request.owner.as_deref(), adapters);
     // The original tokens may be more than the tokenizer's.
     let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < inner.limits.n_ctx_slot as usize;
     let Some(retokenized) = retokenize(&texts, prompt, &inner.model.token_strings).filter(fits) else { return };
-    request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&at| retokenized.map_position(at)).collect();
-    request.system_end = request.system_end.and_then(|at| retokenized.map_position(at));
-    *invoked_at = invoked_at.and_then(|at| retokenized.map_position(at));
+    request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&position| retokenized.map_position(position)).collect();
+    request.system_end = request.system_end.and_then(|position| retokenized.map_position(position));
+    *invoked_at = invoked_at.and_then(|position| retokenized.map_position(position));
     if let Some(shift) = &mut request.context_shift {
         shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
     }
@@ -112,7 +112,7 @@ impl TranscriptCache {
     }
 
     /// Newest first; shared, so that searching them does not block additions.
-    fn find_texts(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
+    fn find(&self, owner: Option<&str>, adapter_set: &AdapterSet) -> Vec<Arc<Transcript>> {
         let matches = |text: &&Arc<Transcript>| text.owner.as_deref() == owner && text.adapter_set == *adapter_set;
         self.texts.iter().rev().filter(matches).map(Arc::clone).collect()
     }
@@ -144,36 +144,36 @@ fn retokenize(texts: &[Arc<Transcript>], prompt: &[Token], token_strings: &Token
 }
 
 impl Transcript {
-    /// Returns the number of tokens of `prompt` from `at` on, and of this text from `here` on, up to their next common
+    /// Returns the number of tokens of `prompt` from `start` on, and of this text from `own_start` on, up to their next common
     /// boundary, within a generated range. `None` if their bytes differ before.
-    fn find_boundary(&self, prompt: &[Token], at: u32, here: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {
-        let generated = self.generated_ranges.iter().find(|range| range.contains(&here))?;
-        let end = generated.end.min(self.tokens.len()).min(here + MAX_RUN);
-        let [shared, own] = self.tokens.slices(here..end);
-        find_next_boundary(&prompt[at as usize..], shared.iter().chain(own), token_strings)
+    fn find_boundary(&self, prompt: &[Token], start: u32, own_start: u32, token_strings: &TokenStrings) -> Option<(u32, u32)> {
+        let generated = self.generated_ranges.iter().find(|range| range.contains(&own_start))?;
+        let end = generated.end.min(self.tokens.len()).min(own_start + MAX_RUN);
+        let [shared, own] = self.tokens.slices(own_start..end);
+        find_next_boundary(&prompt[start as usize..], shared.iter().chain(own), token_strings)
     }
 
     /// Replaces tokens of `prompt`, whose first `n_common` are equal to this text's, while the bytes agree; also returns the
     /// number of tokens of this text that were used. `None` if nothing changes.
     fn retokenize(&self, prompt: &[Token], n_common: u32, token_strings: &TokenStrings) -> Option<(u32, RetokenizedPrompt)> {
-        let (mut at, mut here) = (n_common, n_common);
+        let (mut position, mut own_position) = (n_common, n_common);
         let mut replaced = Vec::new();
         loop {
-            while here < self.tokens.len() && prompt.get(at as usize) == Some(&self.tokens.at(here)) {
-                (at, here) = (at + 1, here + 1);
+            while own_position < self.tokens.len() && prompt.get(position as usize) == Some(&self.tokens.at(own_position)) {
+                (position, own_position) = (position + 1, own_position + 1);
             }
-            let Some((n, n_here)) = self.find_boundary(prompt, at, here, token_strings) else { break };
-            replaced.push((at..at + n, here + n_here));
-            (at, here) = (at + n, here + n_here);
+            let Some((n, n_here)) = self.find_boundary(prompt, position, own_position, token_strings) else { break };
+            replaced.push((position..position + n, own_position + n_here));
+            (position, own_position) = (position + n, own_position + n_here);
         }
         if replaced.is_empty() {
             return None;
         }
-        let mut tokens = self.tokens.first(here);
-        tokens.extend_from_slice(&prompt[at as usize..]);
-        let generated_ranges = self.generated_ranges.iter().filter(|range| range.start < here);
-        let generated_ranges = generated_ranges.map(|range| range.start..range.end.min(here)).collect();
-        Some((here, RetokenizedPrompt { tokens, generated_ranges, replaced }))
+        let mut tokens = self.tokens.first(own_position);
+        tokens.extend_from_slice(&prompt[position as usize..]);
+        let generated_ranges = self.generated_ranges.iter().filter(|range| range.start < own_position);
+        let generated_ranges = generated_ranges.map(|range| range.start..range.end.min(own_position)).collect();
+        Some((own_position, RetokenizedPrompt { tokens, generated_ranges, replaced }))
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn retokenized_with(transcripts: &TranscriptCache, prompt: &[&str]) -> Option<RetokenizedPrompt> {
-        retokenize(&transcripts.find_texts(None, &AdapterSet::default()), &tokens(prompt), &Pieces::token_strings(&PIECES, 1))
+        retokenize(&transcripts.find(None, &AdapterSet::default()), &tokens(prompt), &Pieces::token_strings(&PIECES, 1))
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "a", "c"]), None, "another text");
         assert_eq!(retokenized_with(&transcripts, &["d", "ab", "a", "b"]), None, "the tokenizer cuts a prompt as it cuts any");
         assert_eq!(retokenized_with(&transcripts, &["d", "a", "b", "<end>", "ab"]), None, "a control token is no text");
-        assert!(transcripts.find_texts(Some("another"), &AdapterSet::default()).is_empty(), "somebody else's answer");
+        assert!(transcripts.find(Some("another"), &AdapterSet::default()).is_empty(), "somebody else's answer");
     }
 
     #[test]
@@ -286,10 +286,10 @@ mod tests {
     fn positions_are_mapped_unless_they_are_inside_a_replaced_range() {
         let transcripts = transcript(&["d"], &["a", "b", "x", "a", "b", "c"]);
         let retokenized = retokenized_with(&transcripts, &["d", "ab", "x", "ab", "c", "d"]).expect("it is cut otherwise");
-        assert_eq!((0..=6).map(|at| retokenized.map_position(at)).collect::<Vec<_>>(), [0, 1, 3, 4, 6, 7, 8].map(Some));
+        assert_eq!((0..=6).map(|n| retokenized.map_position(n)).collect::<Vec<_>>(), [0, 1, 3, 4, 6, 7, 8].map(Some));
         let whole =
             retokenized_with(&super::tests::transcript(&["d"], &["abc"]), &["d", "ab", "c", "d"]).expect("it is cut otherwise");
-        assert_eq!((0..=4).map(|at| whole.map_position(at)).collect::<Vec<_>>(), [Some(0), Some(1), None, Some(2), Some(3)]);
+        assert_eq!((0..=4).map(|n| whole.map_position(n)).collect::<Vec<_>>(), [Some(0), Some(1), None, Some(2), Some(3)]);
     }
 
     #[test]
@@ -323,8 +323,7 @@ mod tests {
             }
             text_bytes.extend([b"abcx", b"xabc", b"dabd"][chance(3)]);
             let prompt = token_strings.tokenize(&text_bytes);
-            let Some(retokenized) = retokenize(&transcripts.find_texts(None, &AdapterSet::default()), &prompt, &token_strings)
-            else {
+            let Some(retokenized) = retokenize(&transcripts.find(None, &AdapterSet::default()), &prompt, &token_strings) else {
                 continue;
             };
             n_retokenized += 1;

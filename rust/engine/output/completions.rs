@@ -1,4 +1,4 @@
-//! The reader's end of a stream.
+//! The consumer's end of a stream.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -29,7 +29,7 @@ pub struct ForkResult {
     pub seed: u32,
     /// Fork position: number of tokens that the branch had sampled.
     pub n_sampled: u32,
-    /// Where the text of the forks begins, relative to the text of the branch.
+    /// Boundary between the text of the branch and the text of the forks.
     pub text_boundary: ForkTextBoundary,
     /// Length of the forks' prompt in tokens: the branch's tokens up to the fork position, without the ones that context shifts
     /// dropped before the fork, plus the appended ones.
@@ -96,7 +96,7 @@ impl PendingFork {
     }
 }
 
-/// Sends a command to cancel one branch; with `None`, when the reader leaves before the end, the whole request.
+/// Sends a command to cancel one branch; with `None`, when the consumer leaves before the end, the whole request.
 type CancelSender = dyn Fn(Option<BranchIndex>) + Send + Sync;
 
 /// Sends a fork command to the worker; the wake handle, if any, is called when the answer is available.
@@ -111,8 +111,8 @@ pub struct Completions {
     n_prompt: usize,
     cancel: Box<CancelSender>,
     fork: Option<Box<ForkSender>>,
-    /// Token of the reader's existence: until it is dropped, ended branches may be forked.
-    _reader: Arc<()>,
+    /// Token of the consumer's existence: until it is dropped, ended branches may be forked.
+    _consumer: Arc<()>,
 }
 
 impl Completions {
@@ -262,7 +262,7 @@ pub(crate) fn open_stream(
     wake_handle: Option<Arc<dyn WakeHandle>>,
     cancel: Box<CancelSender>,
 ) -> (Sender, Completions) {
-    let (shared, reader) = (Arc::<StreamState>::default(), Arc::new(()));
-    let sender = Sender::new(Arc::clone(&shared), n, wake_handle, Arc::downgrade(&reader));
-    (sender, Completions { shared, stream_id, n_prompt: 0, cancel, fork: None, _reader: reader })
+    let (shared, consumer) = (Arc::<StreamState>::default(), Arc::new(()));
+    let sender = Sender::new(Arc::clone(&shared), n, wake_handle, Arc::downgrade(&consumer));
+    (sender, Completions { shared, stream_id, n_prompt: 0, cancel, fork: None, _consumer: consumer })
 }

@@ -1,4 +1,4 @@
-//! Forks of a stream's branches, as the reader requests them.
+//! Forks of a stream's branches, as its consumer requests them.
 
 use std::sync::Arc;
 
@@ -29,13 +29,14 @@ pub enum ForkPoint {
     Byte(usize),
 }
 
-pub enum ForkKind {
+/// `R` is a request. Inside the engine, it has its sampler.
+pub enum ForkKind<R = Request> {
     /// Number of forks with the parameters of the branch and the state of its penalties and its grammar.
     Continue(u32),
     /// Forks with new parameters, `n` for each request. The text before is their prompt, so that a grammar starts at
     /// the fork. The requests must not set the prompt, suffix or adapters, which are inherited from the branch.
     Restart {
-        requests: Vec<Request>,
+        requests: Vec<R>,
         /// True if they sample with the seeds of their requests; otherwise with the seeds that [`ForkKind::Continue`] assigns.
         with_own_seeds: bool,
     },

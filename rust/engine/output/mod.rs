@@ -1,4 +1,4 @@
-//! The output: events of streams, and wakes of their readers. It owns no request: groups carry their events to it.
+//! The output: events of streams, and wakes of their consumers. It owns no request: groups carry their events to it.
 
 pub(crate) mod completions;
 pub(crate) mod fork;
@@ -30,7 +30,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Publishes the events of a group; [`Output::wake_all`] wakes its reader.
+    /// Publishes the events of a group; [`Output::wake_all`] wakes its consumer.
     pub(crate) fn send(&mut self, group: &mut RequestGroup) {
         let (backlog, wake_handle) = group.sender.send(&mut group.events);
         self.wake_handles.extend(wake_handle);
@@ -64,7 +64,7 @@ impl Output {
         self.slow_consumers.review(Instant::now(), timeout, backlog_of)
     }
 
-    /// Wakes each reader of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
+    /// Wakes each consumer of the events of `n_streams` streams once, except rate-limited ones unless the step `is_urgent`.
     /// [`Output::wake_all`] must then be called before an operation that may take long.
     pub(crate) fn wake_rate_limited(&mut self, n_streams: usize, is_urgent: bool) {
         let last_wake_at = self.last_wake_at.filter(|_| !is_urgent);
@@ -91,7 +91,7 @@ impl Output {
         }
     }
 
-    /// Returns the ids of pinned prefixes whose readers left before they read the id: no client could ever unpin them.
+    /// Returns the ids of pinned prefixes whose consumers left before they read the id: no client could ever unpin them.
     pub(crate) fn take_unread_pins(&mut self) -> Vec<u64> {
         let mut unread = Vec::new();
         for _ in 0..self.unread_pins.len().min(MAX_CHECKED_PINS) {

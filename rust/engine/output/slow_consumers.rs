@@ -1,4 +1,4 @@
-//! Unread events of streams, their limits, and how long the worker waits for readers that lag.
+//! Unread events of streams, their limits, and how long the worker waits for consumers that lag.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ pub(crate) struct SlowConsumers {
 
 pub(crate) struct SlowStreams {
     pub(crate) paused: BTreeSet<StreamId>,
-    /// Streams whose readers made no progress for too long, with the error that ends them.
+    /// Streams whose consumers made no progress for too long, with the error that ends them.
     pub(crate) expired: Vec<(StreamId, Error)>,
 }
 
@@ -62,7 +62,7 @@ impl SlowConsumers {
         self.by_stream.entry(stream_id).or_insert(SlowConsumer { n_read: backlog.n_read, since: now });
     }
 
-    /// Updates the progress of the readers, and removes readers that have caught up. `backlog_of` returns `None` for ended
+    /// Updates the progress of the consumers, and removes consumers that have caught up. `backlog_of` returns `None` for ended
     /// streams.
     pub(crate) fn review(
         &mut self,
@@ -97,7 +97,7 @@ mod tests {
         Backlog { n_events, n_bytes: 0, n_read, max_events: 1_000 }
     }
 
-    fn with_slow_reader(now: Instant) -> SlowConsumers {
+    fn with_slow_consumer(now: Instant) -> SlowConsumers {
         let mut slow_consumers = SlowConsumers::default();
         slow_consumers.add(STREAM, &backlog(1_001, 0), now);
         slow_consumers
@@ -108,9 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_makes_progress_is_kept() {
+    fn a_consumer_that_makes_progress_is_kept() {
         let now = Instant::now();
-        let mut slow_consumers = with_slow_reader(now);
+        let mut slow_consumers = with_slow_consumer(now);
         for n in 1..10 {
             let slow = slow_consumers.review(after(now, 29 * n), PATIENCE, |_| Some(backlog(1_001, n)));
             assert!(slow.expired.is_empty() && slow.paused.contains(&STREAM));
@@ -118,9 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_without_progress_expires_and_is_held_back_until_its_request_ends() {
+    fn a_consumer_without_progress_expires_and_is_held_back_until_its_request_ends() {
         let now = Instant::now();
-        let mut slow_consumers = with_slow_reader(now);
+        let mut slow_consumers = with_slow_consumer(now);
         assert!(slow_consumers.review(after(now, 29), PATIENCE, |_| Some(backlog(1_001, 0))).expired.is_empty());
         let slow = slow_consumers.review(after(now, 30), PATIENCE, |_| Some(backlog(1_001, 0)));
         assert_eq!(slow.expired, [(STREAM, backlog(1_001, 0).error())]);
@@ -130,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_read_half_of_the_limit_is_removed() {
+    fn a_consumer_that_has_read_half_of_the_limit_is_removed() {
         let now = Instant::now();
-        let mut slow_consumers = with_slow_reader(now);
+        let mut slow_consumers = with_slow_consumer(now);
         assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(501, 500))).paused.contains(&STREAM));
         assert!(slow_consumers.review(now, PATIENCE, |_| Some(backlog(500, 501))).paused.is_empty());
     }

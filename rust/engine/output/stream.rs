@@ -44,7 +44,7 @@ impl UnreadEvents {
         self.end.as_mut().map(|end| std::mem::replace(end, Ok(())))
     }
 
-    /// Ends the stream for a reader that leaves. Returns true if the worker must be notified.
+    /// Ends the stream for a consumer that leaves. Returns true if the worker must be notified.
     pub(super) fn close(&mut self) -> bool {
         let is_early = self.end.is_none();
         self.is_cancelled |= is_early;
@@ -82,17 +82,17 @@ pub(crate) struct Sender {
     wake_handle: Option<Arc<dyn WakeHandle>>,
     n_branches: AtomicU32,
     n_own_stream_forks: AtomicU32,
-    reader: Weak<()>,
+    consumer: Weak<()>,
 }
 
 impl Sender {
-    /// `reader` exists until the reader is dropped.
-    pub(super) fn new(shared: Arc<StreamState>, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>, reader: Weak<()>) -> Self {
-        Self { shared, wake_handle, n_branches: AtomicU32::new(n), n_own_stream_forks: AtomicU32::new(0), reader }
+    /// `consumer` exists until the consumer is dropped.
+    pub(super) fn new(shared: Arc<StreamState>, n: u32, wake_handle: Option<Arc<dyn WakeHandle>>, consumer: Weak<()>) -> Self {
+        Self { shared, wake_handle, n_branches: AtomicU32::new(n), n_own_stream_forks: AtomicU32::new(0), consumer }
     }
 
-    pub(crate) fn has_reader(&self) -> bool {
-        self.reader.strong_count() > 0
+    pub(crate) fn has_consumer(&self) -> bool {
+        self.consumer.strong_count() > 0
     }
 
     pub(crate) fn add_branches(&self, n: u32) -> Option<Range<u32>> {
@@ -147,7 +147,7 @@ impl Sender {
         (self.backlog_in(&queue), wake_handle)
     }
 
-    /// Returns `None` while published events are unread, and `false` if the reader left with unread events.
+    /// Returns `None` while published events are unread, and `false` if the consumer left with unread events.
     pub(crate) fn was_read(&self) -> Option<bool> {
         let queue = self.shared.lock();
         queue.events.is_empty().then_some(!queue.was_abandoned)

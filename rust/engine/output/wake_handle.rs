@@ -1,12 +1,12 @@
-//! Callbacks that wake the readers of streams.
+//! Callbacks that wake the consumers of streams.
 
 use std::time::Duration;
 
 /// Minimum time between wakes that report only further tokens, with few active streams. A small model makes thousands of steps
-/// per second, and a reader that wakes for each takes a core from the decode.
+/// per second, and a consumer that wakes for each takes a core from the decode.
 pub const WAKE_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Number of streams whose readers cost about a tenth of [`WAKE_INTERVAL`]. With more active streams the interval grows in
+/// Number of streams whose consumers cost about a tenth of [`WAKE_INTERVAL`]. With more active streams the interval grows in
 /// proportion, up to [`MAX_WAKE_INTERVAL`].
 const STREAMS_PER_INTERVAL: usize = 8;
 
@@ -16,7 +16,7 @@ pub const MAX_WAKE_INTERVAL: Duration = Duration::from_millis(16);
 /// Callback of the worker, for streams with new events. A step calls each handle (each `Arc`) once, after all events of its
 /// streams are readable.
 pub trait WakeHandle: Send + Sync {
-    /// Wakes the readers. Must not block: the worker calls it between two decodes.
+    /// Wakes the consumers. Must not block: the worker calls it between two decodes.
     fn wake(&self);
 
     /// Returns the minimum time between two wakes that report only further tokens of `n_streams` streams; shorter steps share a

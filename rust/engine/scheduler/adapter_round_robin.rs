@@ -4,6 +4,7 @@
 //! streams of small sets are as fast as streams of large sets. A turn takes [`MIN_STEPS`], or until its change is a tenth of it,
 //! but ends before a stream of another set would exceed its token gap, after one step if necessary.
 
+use crate::engine::numbers::RunningMean;
 use crate::engine::runner::AdapterSet;
 
 /// Minimum steps of a turn, if the gap allows.
@@ -32,7 +33,7 @@ pub(crate) struct AdapterRoundRobin {
     n_steps: u32,
     took_s: f64,
     /// Mean seconds of a change; 0 until measured.
-    change_s: f64,
+    change_s: RunningMean,
 }
 
 impl AdapterRoundRobin {
@@ -61,7 +62,7 @@ impl AdapterRoundRobin {
         }
         let is_awaited = sets.iter().any(|set| set.n_streams > 0 && set.adapter_set != self.current);
         // The change is part of the turn; once measured, it is included in the time of the first step.
-        let used_s = if self.n_steps == 0 { self.change_s } else { self.took_s };
+        let used_s = if self.n_steps == 0 { self.change_s.get() } else { self.took_s };
         is_awaited.then(|| (share_s - used_s).max(0.0))
     }
 
@@ -70,7 +71,7 @@ impl AdapterRoundRobin {
             return true;
         }
         let end_s = self.took_s + set.step_s;
-        end_s <= share_s && (self.n_steps < MIN_STEPS || end_s <= MIN_TURN_RATIO * self.change_s)
+        end_s <= share_s && (self.n_steps < MIN_STEPS || end_s <= MIN_TURN_RATIO * self.change_s.get())
     }
 
     pub(crate) fn observe(&mut self, took_s: f64) {
@@ -80,8 +81,7 @@ impl AdapterRoundRobin {
 
     /// Records by how much the first step of a turn exceeded the time of a later one.
     pub(crate) fn observe_change(&mut self, took_s: f64) {
-        let took_s = took_s.max(0.0);
-        self.change_s = if self.change_s == 0.0 { took_s } else { self.change_s + NEWEST_WEIGHT * (took_s - self.change_s) };
+        self.change_s.observe(took_s.max(0.0), NEWEST_WEIGHT);
     }
 }
 
@@ -105,25 +105,25 @@ mod tests {
         let (mut round_robin, mut now_s, mut last) = (AdapterRoundRobin::default(), 0.0, None);
         let steps = (0..n).map(|_| {
             round_robin.choose(sets, GAP_S);
-            let at = sets
+            let index = sets
                 .iter()
                 .position(|set| set.adapter_set == *round_robin.current())
                 .expect("the current adapter set has a waiting request");
-            let more_s = if last == Some(at) { 0.0 } else { change_s };
-            if last.is_some_and(|last| last != at) {
+            let more_s = if last == Some(index) { 0.0 } else { change_s };
+            if last.is_some_and(|last| last != index) {
                 round_robin.observe_change(more_s);
             }
-            last = Some(at);
-            now_s += sets[at].step_s + more_s;
-            round_robin.observe(sets[at].step_s + more_s);
-            (at, now_s)
+            last = Some(index);
+            now_s += sets[index].step_s + more_s;
+            round_robin.observe(sets[index].step_s + more_s);
+            (index, now_s)
         });
         steps.collect()
     }
 
-    /// Returns the longest time between two steps of the set at `at`.
-    fn longest_gap_s(steps: &[(usize, f64)], at: usize) -> f64 {
-        let ends: Vec<f64> = steps.iter().filter(|step| step.0 == at).map(|step| step.1).collect();
+    /// Returns the longest time between two steps of the set at `index`.
+    fn longest_gap_s(steps: &[(usize, f64)], index: usize) -> f64 {
+        let ends: Vec<f64> = steps.iter().filter(|step| step.0 == index).map(|step| step.1).collect();
         ends.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max)
     }
 
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_turn_lasts_several_steps_and_streams_of_all_sets_are_equally_fast() {
         let steps = simulate(&[set(1, 7, 0.008), set(2, 1, 0.004), set(3, 2, 0.005)], 0.0, 1_200);
-        let counts: Vec<usize> = (0..3).map(|at| steps.iter().filter(|step| step.0 == at).count()).collect();
+        let counts: Vec<usize> = (0..3).map(|index| steps.iter().filter(|step| step.0 == index).count()).collect();
         assert!(counts.iter().all(|&n| n.abs_diff(400) <= 4), "{counts:?} of 1,200 steps");
         assert!(n_changes(&steps) <= 300, "{} changes", n_changes(&steps));
     }
@@ -182,10 +182,10 @@ mod tests {
             for n in 2..6 {
                 let sets: Vec<AdapterDemand> = (0..n).map(|i| set(i, 1, 0.004 + 0.002 * f64::from(i))).collect();
                 let steps = simulate(&sets, change_s, 2_000);
-                for at in 0..sets.len() {
+                for index in 0..sets.len() {
                     // The first changes are not anticipated.
-                    let gap_s = longest_gap_s(&steps[20..], at);
-                    assert!(gap_s <= GAP_S, "{gap_s} s for set {at} of {n} with changes of {change_s} s");
+                    let gap_s = longest_gap_s(&steps[20..], index);
+                    assert!(gap_s <= GAP_S, "{gap_s} s for set {index} of {n} with changes of {change_s} s");
                 }
             }
         }
@@ -197,10 +197,10 @@ mod tests {
             let sets: Vec<AdapterDemand> = (0..n).map(|i| set(i, 2, step_s)).collect();
             let steps = simulate(&sets, change_s, 200);
             assert_eq!(n_changes(&steps), 199, "each turn is one step");
-            let least_s = f64::from(n) * (step_s + change_s);
-            for at in 0..sets.len() {
-                let gap_s = longest_gap_s(&steps, at);
-                assert!((gap_s - least_s).abs() < 1e-9, "{gap_s} s for set {at} of {n}");
+            let min_s = f64::from(n) * (step_s + change_s);
+            for index in 0..sets.len() {
+                let gap_s = longest_gap_s(&steps, index);
+                assert!((gap_s - min_s).abs() < 1e-9, "{gap_s} s for set {index} of {n}");
             }
         }
     }
@@ -247,10 +247,10 @@ mod tests {
             let is_new_turn = *round_robin.current() != last;
             last = round_robin.current().clone();
             for i in 0..6_u32 {
-                let at = i as usize;
-                let waits = is_there[at] && adapter_set(i) != last;
-                waited[at] = if waits { waited[at] + u32::from(is_new_turn) } else { 0 };
-                assert!(waited[at] <= 6, "set {i} has waited for {} turns of others", waited[at]);
+                let index = i as usize;
+                let waits = is_there[index] && adapter_set(i) != last;
+                waited[index] = if waits { waited[index] + u32::from(is_new_turn) } else { 0 };
+                assert!(waited[index] <= 6, "set {i} has waited for {} turns of others", waited[index]);
             }
         }
     }

@@ -10,9 +10,9 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::placement::{BranchStart, new_sequence, place, place_empty};
 use crate::engine::scheduler::prefix_match::{find_match, find_pending_prefix, hold_prompts};
 use crate::engine::scheduler::queue::PreemptedSequence;
-use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
+use crate::engine::scheduler::request_group::{CellSharing, PrefixDependency, RequestGroup};
 use crate::engine::scheduler::resumption::{find_preempted, plan_resumption};
-use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, PrefixDependency, RunningSequence, n_expected_cells};
+use crate::engine::scheduler::running_sequence::{HEADROOM, Phase, RunningSequence, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::Task;
@@ -130,9 +130,9 @@ impl Scheduler {
 
     fn unblock(&mut self) {
         let Self { queue, slots, paused, .. } = self;
-        queue.unblock(|owner| {
-            let running = slots.get(owner)?;
-            // A request does not wait for a sequence that is held back for its slow reader.
+        queue.unblock(|provider| {
+            let running = slots.get(provider)?;
+            // A request does not wait for a paused sequence.
             Some(running.n_computed).filter(|_| !paused.contains(&running.sequence.stream_id))
         });
     }
@@ -176,12 +176,7 @@ fn start<R: Runner>(
     let Some((slot, has_preempted)) = scheduler.make_space(cache, group_id, key, &matched) else { return false };
     // The preempted sequences may have released the matched id, or the prompt's holder.
     let mut matched = if has_preempted { find_match(scheduler, cache, group_id) } else { matched };
-    let group = scheduler.queue.group_mut(group_id);
-    match &group.request.task {
-        Task::Save { computes: false } => group.prompt = group.prompt[..matched.n_tokens() as usize].into(),
-        Task::Load(saved) => matched.take_from(saved, cache.kind().forks),
-        _ => {}
-    }
+    prepare_task(scheduler.queue.group_mut(group_id), cache, &mut matched);
     scheduler.record_evictions(cache.take_evicted());
     let sequence = new_sequence(scheduler, cache, branch, &matched);
     let path = place(cache, &sequence, &matched);
@@ -189,6 +184,15 @@ fn start<R: Runner>(
     let vacant = (1..n_together).map(|_| place_empty(cache, &sequence)).collect();
     scheduler.start_branches(BranchStart { sequence, slot, path, matched, vacant }, &cache.runner().token_strings());
     true
+}
+
+/// Truncates the prompt of a save to its cached part, or matches the saved tokens of a load.
+fn prepare_task<R: Runner>(group: &mut RequestGroup, cache: &CacheManager<R>, matched: &mut PrefixMatch) {
+    match &group.request.task {
+        Task::Save { computes: false } => group.prompt = group.prompt[..matched.n_tokens() as usize].into(),
+        Task::Load(saved) => matched.take_from(saved, cache.kind().forks),
+        _ => {}
+    }
 }
 
 impl Scheduler {
@@ -225,27 +229,27 @@ impl Scheduler {
 
 /// Returns how many running sequences must be preempted for a group's slots and `n_needed` cells; `None` if all are too few.
 fn n_to_preempt<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group: &RequestGroup, n_needed: i64) -> Option<usize> {
-    let n_least = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
-    if n_least == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_spare_cells(cache)) {
+    let n_min = (group.n_together() as usize).saturating_sub(scheduler.slots.n_idle());
+    if n_min == 0 && (scheduler.slots.running().is_empty() || n_needed <= scheduler.n_spare_cells(cache)) {
         return Some(0);
     }
     let candidates: Vec<&RunningSequence> = scheduler.junior_to(group).collect();
     let freed = cache.kv().count_freed(candidates.iter().map(|running| running.id()));
     let mut n_left = scheduler.n_spare_cells(cache);
     for (n_before, (n_freed, running)) in freed.into_iter().zip(&candidates).enumerate() {
-        if n_before >= n_least && n_needed <= n_left {
+        if n_before >= n_min && n_needed <= n_left {
             return Some(n_before);
         }
         n_left += i64::from(n_freed) + n_expected_cells(running);
     }
-    let is_enough = candidates.len() >= n_least && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
+    let is_enough = candidates.len() >= n_min && (n_needed <= n_left || candidates.len() == scheduler.slots.running().len());
     is_enough.then_some(candidates.len())
 }
 
 /// The path of a preempted sequence that resumes, and what it continues from.
 struct PlacedSequence {
     path: PathGuard,
-    provider: Option<(SchedulingKey, u32)>,
+    dependency: Option<PrefixDependency>,
     matched: Option<PrefixMatch>,
 }
 
@@ -270,13 +274,13 @@ fn place_preempted<R: Runner>(
     let placed = resumption.placements.into_iter().enumerate().map(|(nth, placement)| {
         // Sequences that were placed earlier may share more of its text by now.
         let matched = placement.and_then(|placement| find_preempted(scheduler, cache, nth, placement.at_most));
-        let provider = placement.and_then(|placement| placement.provider);
+        let dependency = placement.and_then(|placement| placement.dependency);
         let sequence = &scheduler.queue.preempted()[nth].sequence;
         let path = match &matched {
-            Some(matched) if provider.is_none() => place(cache, sequence, matched),
+            Some(matched) if dependency.is_none() => place(cache, sequence, matched),
             _ => place_empty(cache, sequence),
         };
-        PlacedSequence { path, provider, matched }
+        PlacedSequence { path, dependency, matched }
     });
     Some((sharing, placed.collect()))
 }
@@ -284,15 +288,12 @@ fn place_preempted<R: Runner>(
 impl Scheduler {
     fn resume(&mut self, group_id: GroupId, sharing: CellSharing, placed: Vec<PlacedSequence>) {
         self.queue.group_mut(group_id).sharing = sharing;
-        for PlacedSequence { path, provider, matched } in placed {
+        for PlacedSequence { path, dependency, matched } in placed {
             let slot = self.slots.free_slot_or_idle(self.queue.preempted()[0].slot).expect("as many are free");
             let PreemptedSequence { sequence, reservation, .. } = self.queue.pop_preempted();
-            match (provider, matched) {
-                (Some((provider, n_tokens)), _) => {
-                    // Its reservation ends when it has the awaited prefix.
-                    let phase = Phase::AwaitingPrefix(PrefixDependency { provider, n_tokens, reservation });
-                    self.enter(slot, sequence, phase, path, 0);
-                }
+            match (dependency, matched) {
+                // Its reservation ends when it has the awaited prefix.
+                (Some(dependency), _) => self.enter(slot, sequence, Phase::AwaitingPrefix(dependency, reservation), path, 0),
                 (None, Some(matched)) => self.enter_on(slot, sequence, path, matched),
                 (None, None) => self.enter(slot, sequence, Phase::Vacant, path, 0),
             }
@@ -306,7 +307,7 @@ fn n_needed<R: Runner>(cache: &CacheManager<R>, n_tokens: u32, matched: &PrefixM
     i64::from(n_tokens - matched.n_device) + i64::from(cache.kv().n_evictable_in(matched))
 }
 
-/// A sequence that was refused for lack of cells is tried again once there are more, or if it is alone.
+/// Returns true if a sequence was refused for lack of cells. It is tried again once there are more, or if no other one runs.
 fn is_refused<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, key: SchedulingKey) -> bool {
     let is_same = |(refused, n_then)| refused == key && scheduler.n_spare_cells(cache) <= n_then;
     !scheduler.slots.running().is_empty() && scheduler.refused.is_some_and(is_same)

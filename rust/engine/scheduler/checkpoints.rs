@@ -128,27 +128,27 @@ impl<R: Runner> PromptStart<'_, R> {
         let min_step = min_step.max(MIN_WINDOW_DISTANCE.saturating_mul(n_window)).max(1);
         let step = (n_prompt - n_found).div_ceil(max_per_prompt + 1).max(min_step);
         let token_strings = cache.runner().token_strings();
-        for at in (n_found..n_prompt).step_by(step as usize).skip(1).take(max_per_prompt as usize) {
-            let mut near = line_ends_near(at, step, &group.prompt, &token_strings).chain([at]);
-            near.find(|&position| positions.add(position, n_window.max(MIN_SHARED), group, n_found));
+        for position in (n_found..n_prompt).step_by(step as usize).skip(1).take(max_per_prompt as usize) {
+            let mut near = line_ends_near(position, step, &group.prompt, &token_strings).chain([position]);
+            near.find(|&end| positions.add(end, n_window.max(MIN_SHARED), group, n_found));
         }
     }
 }
 
-/// Returns the ends of lines within `distance` of `at`, nearest first: texts diverge there more often than elsewhere.
-fn line_ends_near(at: u32, distance: u32, prompt: &[Token], token_strings: &TokenStrings) -> impl Iterator<Item = u32> {
-    let ends_line = |position: &u32| {
-        let before = position.checked_sub(1).and_then(|before| prompt.get(before as usize));
+/// Returns the ends of lines within `distance` of `position`, nearest first: texts diverge there more often than elsewhere.
+fn line_ends_near(position: u32, distance: u32, prompt: &[Token], token_strings: &TokenStrings) -> impl Iterator<Item = u32> {
+    let ends_line = |end: &u32| {
+        let before = end.checked_sub(1).and_then(|before| prompt.get(before as usize));
         before.is_some_and(|&token| !is_of_medium(token) && token_strings.spelling(token).ends_with(b"\n"))
     };
-    (0..distance).flat_map(move |off| [at.checked_sub(off), at.checked_add(off)]).flatten().filter(ends_line)
+    (0..distance).flat_map(move |off| [position.checked_sub(off), position.checked_add(off)]).flatten().filter(ends_line)
 }
 
 pub(crate) fn n_until_checkpoint<R: Runner>(cache: &CacheManager<R>, running: &RunningSequence) -> u32 {
     if running.sequence.n_predicted > 0 || !(saves_states(cache) || saves_windows(cache)) {
         return u32::MAX;
     }
-    running.sequence.checkpoint_positions.after(running.n_computed).map_or(u32::MAX, |at| at - running.n_computed)
+    running.sequence.checkpoint_positions.after(running.n_computed).map_or(u32::MAX, |position| position - running.n_computed)
 }
 
 /// Saves the checkpoints that this decode reached and the next one would overwrite.
@@ -163,8 +163,8 @@ pub(crate) fn save_checkpoints<R: Runner>(scheduler: &Scheduler, cache: &mut Cac
 /// Saves windows at the ends of prompts, for another answer or a retokenized one, where prompts diverge, and along prompts.
 fn save_windows<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
-        let (id, n_tokens) = (running.id(), running.n_computed + running.n_planned);
-        let is_in_prompt = running.n_planned > 0 && running.sequence.n_predicted == 0 && running.shares_cells;
+        let (id, n_tokens) = (running.id(), running.planned_range().end);
+        let is_in_prompt = running.is_planned() && running.sequence.n_predicted == 0 && running.shares_cells;
         if !is_in_prompt || n_tokens < MIN_SHARED {
             continue;
         }
@@ -194,7 +194,7 @@ fn share_cells<R: Runner>(cache: &mut CacheManager<R>, running: &RunningSequence
 fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
     for running in scheduler.slots.running() {
         let n_tokens = running.planned_range().end;
-        if running.n_planned == 0 || n_tokens < MIN_SHARED {
+        if !running.is_planned() || n_tokens < MIN_SHARED {
             continue;
         }
         let (id, is_end) = (running.id(), running.will_sample());
@@ -213,8 +213,7 @@ fn save_states<R: Runner>(scheduler: &Scheduler, cache: &mut CacheManager<R>) {
             .find_checkpoint(adapter_schedule, &tokens)
             .is_some_and(|checkpoint| !is_end || checkpoint.logits.is_some());
         if !is_kept && cache.kv().can_save_checkpoint(n_tokens) {
-            let last_row = running.first_row + running.n_planned as usize - 1;
-            let logits = is_end.then(|| cache.runner().logits(last_row).into());
+            let logits = is_end.then(|| cache.runner().logits(running.row_of(n_tokens - 1)).into());
             cache.save_checkpoint(id, n_tokens, logits);
         }
     }

@@ -26,7 +26,7 @@ pub(crate) struct DraftRoom<'a> {
 impl DraftRoom<'_> {
     /// Returns the mean seconds of the step's decode with a number of drafted rows; 0 until measured.
     pub(crate) fn decode_s(&self, n_drafted: u32) -> f64 {
-        self.budget.drafted_s(self.n_single + n_drafted, self.n_prefill, self.n_cells)
+        self.budget.mean_s(self.n_single + n_drafted, self.n_prefill, self.n_cells)
     }
 }
 

@@ -1,4 +1,4 @@
-//! How sequences leave their slots, and requests the scheduler. The guards of a sequence that leaves release its cells.
+//! Ends, preempts and removes sequences, and removes requests. The guards of a sequence that leaves its slot release its cells.
 
 use crate::engine::features::hooks;
 use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
@@ -6,7 +6,7 @@ use crate::engine::runner::{AdapterSchedule, KvSeqId};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::PreemptedSequence;
 use crate::engine::scheduler::request_group::{BranchState, PromptHolder, RequestGroup};
-use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence};
+use crate::engine::scheduler::running_sequence::{Phase, RunningSequence};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::{Sequence, Tokens};
 use crate::error::Error;
@@ -200,7 +200,7 @@ impl Scheduler {
         self.record_slot_contents(&mut running);
         running.sequence.record_preemption(running.n_computed);
         let RunningSequence { mut sequence, slot, phase, path, n_computed, .. } = running;
-        if let Phase::AwaitingPrefix(PrefixDependency { reservation, .. }) = phase {
+        if let Phase::AwaitingPrefix(_, reservation) = phase {
             // It has computed nothing since it resumed, and still has its reservation.
             self.queue.push_preempted(PreemptedSequence { sequence, reservation, slot, n_computed: 0 });
             return;

@@ -36,10 +36,11 @@ use crate::engine::cache_manager::CacheManager;
 use crate::engine::features::hooks;
 use crate::engine::features::state::{SchedulerFeatures, SharedFeatures};
 use crate::engine::ids::{GroupId, StreamId};
+use crate::engine::numbers::{count_u32, to_u32};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::queue::Queue;
 use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, QueuePermit, RequestGroup};
-use crate::engine::scheduler::running_sequence::{RunningSequence, count_u32, n_expected_cells};
+use crate::engine::scheduler::running_sequence::{RunningSequence, n_expected_cells};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::engine::scheduler::slots::{ErasedContents, Slots};
@@ -54,7 +55,7 @@ pub(crate) struct Scheduler {
     events: StepEvents,
     features: SchedulerFeatures,
     shared_features: Arc<SharedFeatures>,
-    /// Streams that are not computed until their readers have caught up.
+    /// Streams that are not computed until their consumers have caught up.
     paused: BTreeSet<StreamId>,
     /// Metrics, except the ones that are computed when published.
     stats: Stats,
@@ -71,7 +72,7 @@ struct StepEvents {
     failed: Vec<(StreamId, Error)>,
     /// Permits of requests that got their last slot, held until the metrics show them there: each request is always counted.
     admitted: Vec<QueuePermit>,
-    /// True if readers are woken at the end of the step regardless of the rate limit.
+    /// True if consumers are woken at the end of the step regardless of the rate limit.
     is_urgent: bool,
 }
 
@@ -86,7 +87,7 @@ impl StepEvents {
     }
 }
 
-/// What a feature may change of a running sequence, and what it reads of its group.
+/// A running sequence, with the state of its group and of the features.
 pub(crate) struct SequenceParts<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) group: &'a RequestGroup,
@@ -126,13 +127,14 @@ impl Scheduler {
         self.slots.running_sequence(key)
     }
 
-    /// Lends a running sequence without its slot, its cells and its phase, which change by methods of the scheduler.
+    /// Returns a running sequence without its slot, its cells and its phase, which change by methods of the scheduler.
     pub(crate) fn sequence_mut(&mut self, key: SchedulingKey) -> &mut Sequence {
         &mut self.slots.running_sequence_mut(key).sequence
     }
 
-    pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
-        self.slots.next_key(previous)
+    /// As [`Slots::next_key`].
+    pub(crate) fn next_key(&self, cursor: &mut Option<SchedulingKey>) -> Option<SchedulingKey> {
+        self.slots.next_key(cursor)
     }
 
     pub(crate) fn group(&self, group_id: GroupId) -> &RequestGroup {
@@ -220,7 +222,14 @@ impl Scheduler {
         self.paused.contains(&stream_id)
     }
 
-    /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its reader lags.
+    /// Returns true if a sequence of `priority` may wait for tokens that `running` computes or reloads. A sequence of lower priority
+    /// may have to yield, which delays the sequences that wait for it.
+    fn can_provide(&self, running: &RunningSequence, priority: i32) -> bool {
+        let RunningSequence { sequence, shares_cells, .. } = running;
+        *shares_cells && !running.is_vacant() && !self.is_paused(sequence.stream_id) && sequence.request.priority >= priority
+    }
+
+    /// Returns the number of tokens of a sequence that the next decode could compute: 0 while its consumer lags.
     pub(crate) fn n_ready(&self, running: &RunningSequence) -> u32 {
         if self.is_paused(running.sequence.stream_id) { 0 } else { running.n_ready() }
     }
@@ -236,8 +245,7 @@ impl Scheduler {
             Some(running) => (&running.sequence.adapter_schedule, running.computed_tokens()),
             None => self.slots.contents_of(slot),
         };
-        let n_tokens = u32::try_from(tokens.len()).expect("a sequence fits its context");
-        let adapter_schedule = adapter_schedule.prefix(n_tokens);
+        let adapter_schedule = adapter_schedule.prefix(to_u32(tokens.len()));
         SlotContents { tokens, adapters: adapter_schedule.adapters().collect(), invoked_at: adapter_schedule.change() }
     }
 

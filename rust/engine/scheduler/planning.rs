@@ -5,13 +5,14 @@ use std::time::Duration;
 use crate::engine::cache_manager::CacheManager;
 use crate::engine::cache_manager::reclaim::Urgency;
 use crate::engine::features::hooks;
+use crate::engine::numbers::{count_u32, to_u32};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::adapter_round_robin::{AdapterDemand, AdapterRoundRobin};
 use crate::engine::scheduler::checkpoints::n_until_checkpoint;
 use crate::engine::scheduler::drafting::DraftRoom;
 use crate::engine::scheduler::resumption::n_until_fork;
-use crate::engine::scheduler::running_sequence::{RunningSequence, count_u32};
+use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::step_budget::{RowDemand, StepBudget, StreamLoad};
 use crate::error::Error;
 use crate::request::{Encoding, FinishReason};
@@ -51,7 +52,7 @@ impl Planner {
     }
 
     pub(crate) fn n_planned_rows(&self) -> u32 {
-        count_u32(self.plan.rows.iter())
+        to_u32(self.plan.rows.len())
     }
 
     pub(crate) fn n_drafted(&self) -> u32 {
@@ -62,7 +63,7 @@ impl Planner {
         self.changes_adapters
     }
 
-    /// The decode of the plan took this long.
+    /// Records the time of the plan's decode.
     pub(crate) fn observe_decode(&mut self, running: &[RunningSequence], took: Duration) {
         // A drafted token costs about as much as a token of another stream.
         let n_single = count_u32(running.iter().filter(|running| running.takes_one_row())) + self.n_drafted;
@@ -75,12 +76,12 @@ impl Planner {
             }
         } else if n_prefill == 0 {
             // The excess over the mean is the cost of the change. Steps with prompts vary by more than that.
-            let mean_s = self.budget.mean_s(n_single, self.n_cells);
+            let mean_s = self.budget.mean_s(n_single, 0, self.n_cells);
             self.adapters.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
         }
     }
 
-    /// A step with a decode `took` this long: `rest` without the decode and moves, `of_drafts` of which a draft model took.
+    /// Records the time of a step with a decode: `rest` is without the decode and moves, `of_drafts` of it is a draft model's.
     pub(crate) fn observe_step(&mut self, took: Duration, rest: Duration, of_drafts: Duration, n_sampled: u64) {
         self.budget.observe_rest(rest);
         self.budget.observe_tokens(n_sampled, rest.saturating_sub(of_drafts));
@@ -124,14 +125,14 @@ impl Planner {
             n_single,
             n_prefill: n_planned - n_single,
             n_cells: *n_cells,
-            row_s: budget.mean_s(1, 0),
+            row_s: budget.mean_s(1, 0, 0),
             token_s: budget.token_s(),
             max_decode_s: budget.max_drafted_s(stream_load(scheduler, |_| true), *n_cells, cache.spent()),
         }
     }
 
     pub(crate) fn take_cells<R: Runner>(&mut self, running: &mut [RunningSequence], cache: &mut CacheManager<R>) {
-        let planned_sequences = running.iter().filter(|running| running.n_planned > 0);
+        let planned_sequences = running.iter().filter(|running| running.is_planned());
         let rows = planned_sequences.flat_map(|running| running.planned_tokens().map(|tokens| (running.id(), tokens)));
         cache.extend(rows);
         self.fill(running);
@@ -167,11 +168,11 @@ impl Planner {
         self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
             let adapter_set = running.adapter_set();
-            let at = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
+            let index = self.sets.iter().position(|set| set.adapter_set == *adapter_set).unwrap_or_else(|| {
                 self.sets.push(AdapterDemand { adapter_set: adapter_set.clone(), n_streams: 0, step_s: 0.0 });
                 self.sets.len() - 1
             });
-            self.sets[at].n_streams += u32::from(demand.n_ready == 1);
+            self.sets[index].n_streams += u32::from(demand.n_ready == 1);
         }
     }
 
@@ -216,12 +217,11 @@ impl Planner {
 
     /// Grants cells by seniority; if there are too few, the most junior sequence is preempted.
     pub(crate) fn grant_cells<R: Runner>(&self, scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-        let mut n_planned = 0;
-        let mut next = scheduler.slots.next_key(None);
+        let (mut n_planned, mut cursor) = (0, None);
         // Sequences that yield their cells are junior to the ones that were granted theirs, so that `n_rows[nth]` still belongs
         // to `key`.
         for nth in 0.. {
-            let Some(key) = next else { break };
+            let Some(key) = scheduler.next_key(&mut cursor) else { break };
             let (n_wanted, running) = (self.n_rows[nth], scheduler.slots.running_sequence(key));
             let takes_all = running.takes_all_available();
             let urgency = if running.n_ready() == 1 { Urgency::Now } else { Urgency::WithinMoveTime };
@@ -239,7 +239,6 @@ impl Planner {
                 break;
             }
             n_planned += n.min(n_wanted);
-            next = scheduler.slots.next_key(Some(key));
         }
     }
 
@@ -249,19 +248,19 @@ impl Planner {
         // share the rest, limited by the time to report them.
         let n_affordable = self.budget.max_prompt_logprobs(stream_load(scheduler, |_| true), self.n_cells);
         let n_more = divide_fairly(
-            (scheduler.limits.n_outputs - count_u32(running.iter())).min(n_affordable),
+            (scheduler.limits.n_outputs - to_u32(running.len())).min(n_affordable),
             running.iter().filter_map(hooks::rows_wanted),
         );
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let request = &running.sequence.request;
-            let most = hooks::max_rows_with_logits(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
-            let most = if running.takes_all_available() { u32::MAX } else { most };
+            let max_rows = hooks::max_rows_with_logits(running, n_more).min(request.max_chunk.unwrap_or(u32::MAX));
+            let max_rows = if running.takes_all_available() { u32::MAX } else { max_rows };
             let until = n_until_checkpoint(cache, running)
                 .min(hooks::max_rows_until_due(scheduler, running))
                 .min(n_until_fork(scheduler, cache, running));
             let n_alike = running.sequence.adapter_schedule.n_unchanged(running.n_computed);
-            let n_ready = scheduler.n_ready(running).min(until).min(most).min(n_until_media_boundary(running)).min(n_alike);
+            let n_ready = scheduler.n_ready(running).min(until).min(max_rows).min(n_until_media_boundary(running)).min(n_alike);
             let n_skipped = (!running.sequence.runs_together).then_some(running.n_skipped);
             RowDemand { n_ready, is_all: n_ready == running.n_uncomputed(), priority: request.priority, n_skipped }
         }));
@@ -272,7 +271,7 @@ impl Planner {
         rows.clear();
         media.clear();
         self.n_drafted = 0;
-        for running in running.iter_mut().filter(|running| running.n_planned > 0) {
+        for running in running.iter_mut().filter(|running| running.is_planned()) {
             running.first_row = rows.len();
             let (range, samples) = (running.planned_range(), running.will_sample());
             let end = range.end;
@@ -323,11 +322,11 @@ fn n_until_media_boundary(running: &RunningSequence) -> u32 {
     }
 }
 
-/// Returns the largest share of `n` per item such that items that want less leave the rest to the others.
+/// Returns the largest share of `n` per item such that items with smaller demands leave the rest to the others.
 fn divide_fairly(n: u32, wanted: impl Iterator<Item = u32>) -> u32 {
     let mut wanted: Vec<u32> = wanted.collect();
     wanted.sort_unstable();
-    let (mut left, mut n_others) = (n, count_u32(wanted.iter()));
+    let (mut left, mut n_others) = (n, to_u32(wanted.len()));
     for n_wanted in wanted {
         if n_wanted > left / n_others {
             return left / n_others;

@@ -7,7 +7,7 @@ use crate::engine::ids::GroupId;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
-use crate::engine::scheduler::request_group::{AwaitedPrefix, PromptHolder, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, PrefixDependency, PromptHolder, RequestGroup};
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::request::Task;
 
@@ -77,12 +77,9 @@ pub(crate) fn find_pending_prefix<R: Runner>(
     }
     let n = group.n_prompt();
     let first_uncached = hooks::first_needed(&scheduler.features, group);
-    let (mut best, mut n_compared): (Option<AwaitedPrefix>, u64) = (None, 0);
+    let (mut best, mut n_compared): (Option<PrefixDependency>, u64) = (None, 0);
     let can_share = |running: &&RunningSequence| {
-        let is_held_back = scheduler.is_paused(running.sequence.stream_id);
-        // A sequence of lower priority may have to yield, and delay the requests that wait for it.
-        let is_slow = running.sequence.request.priority < group.request.priority;
-        running.n_uncomputed() >= MIN_SHARED && running.shares_cells && !is_held_back && !is_slow
+        running.n_uncomputed() >= MIN_SHARED && scheduler.can_provide(running, group.request.priority)
     };
     for running in scheduler.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&group.prompt);
@@ -99,13 +96,13 @@ pub(crate) fn find_pending_prefix<R: Runner>(
         let n_best = best.map_or(0, |best| best.n_tokens);
         let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_computed;
         if is_more {
-            best = Some(AwaitedPrefix { provider: running.sequence.scheduling_key(), n_tokens, n_cached: n_known });
+            best = Some(PrefixDependency { provider: running.key(), n_tokens });
         }
         if best.is_some_and(|best| best.n_tokens >= n - 1) {
             break;
         }
     }
-    (best, n_compared)
+    (best.map(|dependency| AwaitedPrefix { dependency, n_cached: n_known }), n_compared)
 }
 
 /// Returns the last checkpoint that is usable for a prompt of `n` tokens. Only the one at the end has the logits after all of it.

@@ -63,7 +63,7 @@ impl WaitState {
     /// Returns the position of a group among the groups that wait for the same: by the awaited length, or the most senior first.
     fn order_of(self, group: &RequestGroup) -> (i64, GroupId) {
         let rank = match self {
-            Self::AwaitingPrefix(_) => group.awaited_prefix.map_or(0, |prefix| prefix.n_tokens.into()),
+            Self::AwaitingPrefix(_) => group.awaited_prefix.map_or(0, |prefix| prefix.dependency.n_tokens.into()),
             Self::NotStarted(..) | Self::AwaitingSlot(_) => rank(group.last_served, group.request.priority),
             Self::Open(_) | Self::Started | Self::Failed => 0,
         };
@@ -127,7 +127,7 @@ impl Queue {
         self.get(group_id).expect("a group outlives its sequences")
     }
 
-    /// Lends a group for changes that do not affect its wait state.
+    /// Returns a group for changes that do not affect its wait state.
     pub(super) fn group_mut(&mut self, group_id: GroupId) -> &mut RequestGroup {
         &mut self.groups.get_mut(&group_id).expect("a group outlives its sequences").0
     }
@@ -191,14 +191,14 @@ impl Queue {
     pub(super) fn block_on_prefix(&mut self, group_id: GroupId, awaited_prefix: AwaitedPrefix) {
         self.update(group_id, |group| {
             group.awaited_prefix = Some(awaited_prefix);
-            WaitState::AwaitingPrefix(awaited_prefix.provider)
+            WaitState::AwaitingPrefix(awaited_prefix.dependency.provider)
         });
     }
 
-    /// Returns the requests that wait until `owner` has computed exactly `n_tokens` tokens.
-    pub(super) fn blocked(&self, owner: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
+    /// Returns the requests that wait until `provider` has computed exactly `n_tokens` tokens.
+    pub(super) fn blocked(&self, provider: SchedulingKey, n_tokens: u32) -> impl Iterator<Item = &RequestGroup> {
         let n_tokens = i64::from(n_tokens);
-        let blocked = self.waiting.get(&WaitState::AwaitingPrefix(owner)).into_iter();
+        let blocked = self.waiting.get(&WaitState::AwaitingPrefix(provider)).into_iter();
         let blocked = blocked.flat_map(move |blocked| blocked.range((n_tokens, GroupId::MIN)..=(n_tokens, GroupId::MAX)));
         blocked.map(|&(_, group_id)| self.group(group_id))
     }
@@ -211,8 +211,8 @@ impl Queue {
     pub(super) fn unblock(&mut self, n_computed: impl Fn(SchedulingKey) -> Option<u32>) {
         let mut unblocked = Vec::new();
         for (state, blocked) in self.waiting.range(..WaitState::AFTER_PREFIXES) {
-            if let WaitState::AwaitingPrefix(owner) = *state {
-                let n_computed = n_computed(owner).map_or(i64::MAX, i64::from);
+            if let WaitState::AwaitingPrefix(provider) = *state {
+                let n_computed = n_computed(provider).map_or(i64::MAX, i64::from);
                 unblocked.extend(blocked.range(..=(n_computed, GroupId::MAX)).map(|&(_, group_id)| group_id));
             }
         }
@@ -334,8 +334,8 @@ impl Queue {
         let group = self.group_mut(preempted.sequence.group_id);
         group.set(preempted.sequence.member, BranchState::Preempted);
         let scheduling_key = preempted.sequence.scheduling_key();
-        let at = self.preempted.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
-        self.preempted.insert(at, preempted);
+        let index = self.preempted.partition_point(|other| other.sequence.scheduling_key() < scheduling_key);
+        self.preempted.insert(index, preempted);
     }
 
     pub(super) fn pop_preempted(&mut self) -> PreemptedSequence {
@@ -345,8 +345,8 @@ impl Queue {
     }
 
     pub(super) fn take_preempted(&mut self, branch: BranchKey) -> Option<PreemptedSequence> {
-        let at = self.preempted.iter().position(|preempted| preempted.sequence.branch_key() == branch)?;
-        Some(self.preempted.remove(at))
+        let index = self.preempted.iter().position(|preempted| preempted.sequence.branch_key() == branch)?;
+        Some(self.preempted.remove(index))
     }
 
     pub(super) fn remove_preempted(&mut self, group_id: GroupId) -> Vec<PreemptedSequence> {

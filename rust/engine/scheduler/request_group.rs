@@ -13,6 +13,7 @@ use crate::engine::cache_manager::guards::PathGuard;
 use crate::engine::features::hooks;
 use crate::engine::features::state::{GroupFeatures, SequenceFeatures, SpecFeatures};
 use crate::engine::ids::{BranchIndex, BranchKey, GroupId, MemberIndex, StreamId};
+use crate::engine::numbers::to_u32;
 #[cfg(test)]
 use crate::engine::output::completions::{Completions, open_stream};
 use crate::engine::output::stream::Sender;
@@ -303,7 +304,7 @@ impl RequestGroup {
         self.request.slot.filter(|_| matches!(self.request.task, Task::Load(_)))
     }
 
-    /// Tasks that run in any free slot do not leave their tokens there.
+    /// Returns true if its tokens stay in `slot`. Those of a task that runs in any free slot do not.
     pub(crate) fn keeps_contents_of(&self, slot: u32) -> bool {
         self.request.task == Task::Complete || self.request.slot == Some(slot)
     }
@@ -326,11 +327,11 @@ impl RequestGroup {
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {
-        u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
+        to_u32(self.prompt.len())
     }
 
     pub(crate) fn awaited_range(&self, n_found: u32) -> Range<u32> {
-        self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.n_tokens.min(n_found))
+        self.awaited_prefix.map_or(0..0, |awaited| awaited.n_cached.min(n_found)..awaited.dependency.n_tokens.min(n_found))
     }
 
     pub(crate) fn scheduling_key(&self, member: MemberIndex) -> SchedulingKey {
@@ -339,10 +340,16 @@ impl RequestGroup {
     }
 }
 
+/// A prefix that is awaited until the running sequence `provider` has computed or reloaded its `n_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct AwaitedPrefix {
+pub(crate) struct PrefixDependency {
     pub(crate) provider: SchedulingKey,
     pub(crate) n_tokens: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AwaitedPrefix {
+    pub(crate) dependency: PrefixDependency,
     /// Length of the cached part when the wait began.
     pub(crate) n_cached: u32,
 }
@@ -367,12 +374,12 @@ impl Drop for QueuePermit {
     }
 }
 
-/// Creates a group with id `id`, which is the only one of its stream, and its reader.
+/// Creates a group with id `id`, which is the only one of its stream, and its consumer.
 #[cfg(test)]
 pub(crate) fn test_group(id: u64, request: Request) -> (RequestGroup, Completions) {
     let permit = QueuePermit::acquire(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-    let (sender, reader) = open_stream(StreamId(id), request.n, None, Box::new(|_| {}));
+    let (sender, consumer) = open_stream(StreamId(id), request.n, None, Box::new(|_| {}));
     let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
     let requests = vec![BranchRequest { first: BranchIndex(0), request, sampler }];
-    (RequestGroup::new(GroupId(id), StreamId(id), requests, Arc::new(sender), permit), reader)
+    (RequestGroup::new(GroupId(id), StreamId(id), requests, Arc::new(sender), permit), consumer)
 }

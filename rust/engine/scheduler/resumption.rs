@@ -15,15 +15,15 @@ use crate::engine::features::hooks;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::PreemptedSequence;
-use crate::engine::scheduler::request_group::{CellSharing, RequestGroup};
-use crate::engine::scheduler::running_sequence::{Phase, PrefixDependency, RunningSequence, headroom};
+use crate::engine::scheduler::request_group::{CellSharing, PrefixDependency, RequestGroup};
+use crate::engine::scheduler::running_sequence::{RunningSequence, headroom};
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SequencePlacement {
-    /// The more senior sequence that provides its prefix, and the length of the prefix.
-    pub(crate) provider: Option<(SchedulingKey, u32)>,
+    /// Its dependency on a more senior sequence.
+    pub(crate) dependency: Option<PrefixDependency>,
     /// Maximum number of tokens that are forked or reloaded when it enters its slot.
     pub(crate) at_most: u32,
     n_cells: i64,
@@ -48,9 +48,9 @@ pub(super) fn plan_resumption<R: Runner>(
     for (nth, &cached) in all_cached.iter().enumerate() {
         let placement = cached.map(|cached| {
             let sequence = &scheduler.queue.preempted()[nth].sequence;
-            let (provider, n_shared) = find_provider(scheduler, cache, &all_cached[..nth], cached, recomputes);
+            let (dependency, n_shared) = find_provider(scheduler, cache, &all_cached[..nth], cached, recomputes);
             let n_cells = i64::from(sequence.n_tokens() - n_shared.max(cached.n_pinned));
-            SequencePlacement { provider, at_most: u32::MAX, n_cells }
+            SequencePlacement { dependency, at_most: u32::MAX, n_cells }
         });
         placements.push(placement);
     }
@@ -65,8 +65,8 @@ pub(super) fn plan_resumption<R: Runner>(
 fn stop_at_forks(scheduler: &Scheduler, placements: &mut [Option<SequencePlacement>]) {
     for nth in 0..placements.len() {
         let scheduling_key = scheduler.queue.preempted()[nth].sequence.scheduling_key();
-        let forks = placements.iter().flatten().filter_map(|placement| placement.provider);
-        let first = forks.filter(|&(provider, _)| provider == scheduling_key).map(|(_, n_tokens)| n_tokens).min();
+        let forks = placements.iter().flatten().filter_map(|placement| placement.dependency);
+        let first = forks.filter(|fork| fork.provider == scheduling_key).map(|fork| fork.n_tokens).min();
         if let (Some(placement), Some(first)) = (&mut placements[nth], first) {
             placement.at_most = first;
         }
@@ -86,7 +86,7 @@ fn count_cached<R: Runner>(cache: &CacheManager<R>, matched: &PrefixMatch) -> Ca
     CachedTokens { n_device: matched.n_device, n_pinned, n_tokens: matched.n_tokens() }
 }
 
-/// Returns the provider of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted
+/// Returns the dependency of the preempted sequence that has these `cached` tokens, and how many of its tokens' cells are counted
 /// for other sequences. `before` are the cached tokens of the sequences that precede it.
 fn find_provider<R: Runner>(
     scheduler: &Scheduler,
@@ -94,13 +94,13 @@ fn find_provider<R: Runner>(
     before: &[Option<CachedTokens>],
     cached: CachedTokens,
     recomputes: bool,
-) -> (Option<(SchedulingKey, u32)>, u32) {
+) -> (Option<PrefixDependency>, u32) {
     let preempted = scheduler.queue.preempted();
     let (sequence, can_be_cut) = (&preempted[before.len()].sequence, cache.kind().forks.can_truncate());
     let (mut best, mut n_shared) = (None, 0);
     let mut consider = |provider: Option<SchedulingKey>, n_tokens: u32| {
         if n_tokens > n_shared {
-            (best, n_shared) = (provider.map(|provider| (provider, n_tokens)), n_tokens);
+            (best, n_shared) = (provider.map(|provider| PrefixDependency { provider, n_tokens }), n_tokens);
         }
     };
     for (PreemptedSequence { sequence: other, .. }, other_cached) in preempted.iter().zip(before) {
@@ -113,7 +113,12 @@ fn find_provider<R: Runner>(
             consider(None, n_common.min(cached.n_device).min(other_cached.n_device));
         }
     }
-    for running in scheduler.slots.running().iter().filter(|running| can_provide(scheduler, cache, running, sequence)) {
+    let can_provide = |running: &&RunningSequence| {
+        // A reload may extend beyond the position where another sequence could be forked.
+        let will_stop = can_be_cut || running.n_ready() > 0;
+        will_stop && running.key() < sequence.scheduling_key() && scheduler.can_provide(running, sequence.request.priority)
+    };
+    for running in scheduler.slots.running().iter().filter(can_provide) {
         let n_common = n_common(scheduler, &running.sequence, sequence);
         let n_known = if can_be_cut { cached.n_device } else { cached.n_tokens };
         if n_common >= n_known + MIN_SHARED && n_common > running.n_computed {
@@ -121,21 +126,6 @@ fn find_provider<R: Runner>(
         }
     }
     (best, n_shared)
-}
-
-/// Returns true if `sequence` may wait for tokens that `running` computes or reloads.
-fn can_provide<R: Runner>(
-    scheduler: &Scheduler,
-    cache: &CacheManager<R>,
-    running: &RunningSequence,
-    sequence: &Sequence,
-) -> bool {
-    let is_held_back = scheduler.is_paused(running.sequence.stream_id);
-    let has_priority = running.sequence.request.priority >= sequence.request.priority;
-    // A reload may extend beyond the position where another sequence could be forked.
-    let will_stop = cache.kind().forks.can_truncate() || running.n_ready() > 0;
-    let is_senior = running.sequence.scheduling_key() < sequence.scheduling_key();
-    running.shares_cells && !running.is_vacant() && !is_held_back && has_priority && will_stop && is_senior
 }
 
 /// Returns the length of the common prefix of two sequences with equal adapters at which `second` could be forked from `first`.
@@ -175,7 +165,7 @@ pub(crate) fn find_awaited<R: Runner>(
     cache: &mut CacheManager<R>,
     running: &RunningSequence,
 ) -> Option<PrefixMatch> {
-    let &PrefixDependency { provider, n_tokens, .. } = running.prefix_dependency()?;
+    let PrefixDependency { provider, n_tokens } = running.prefix_dependency()?;
     let is_available =
         |source: &&RunningSequence| !scheduler.is_paused(source.sequence.stream_id) && source.sequence.n_tokens() >= n_tokens;
     let source = scheduler.slots.get(provider).filter(is_available);
@@ -217,13 +207,7 @@ pub(crate) fn n_until_fork<R: Runner>(scheduler: &Scheduler, cache: &CacheManage
     if cache.kind().forks.can_truncate() {
         return u32::MAX;
     }
-    let waiting = scheduler.slots.running().iter().filter_map(|other| match &other.phase {
-        Phase::AwaitingPrefix(prefix) if prefix.provider == running.key() => Some(prefix.n_tokens),
-        _ => None,
-    });
-    waiting
-        .filter(|&n_tokens| n_tokens > running.n_computed)
-        .map(|n_tokens| n_tokens - running.n_computed)
-        .min()
-        .unwrap_or(u32::MAX)
+    let dependencies = scheduler.slots.running().iter().filter_map(RunningSequence::prefix_dependency);
+    let forks = dependencies.filter(|fork| fork.provider == running.key() && fork.n_tokens > running.n_computed);
+    forks.map(|fork| fork.n_tokens - running.n_computed).min().unwrap_or(u32::MAX)
 }

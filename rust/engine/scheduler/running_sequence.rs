@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::cache::{PrefixMatch, Reload};
 use crate::engine::cache_manager::guards::{PathGuard, ReservationGuard};
 use crate::engine::runner::{AdapterSet, KvSeqId};
+use crate::engine::scheduler::request_group::PrefixDependency;
 use crate::engine::scheduler::scheduling_key::SchedulingKey;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Task, Token};
@@ -20,8 +21,9 @@ pub(crate) enum Phase {
         /// Logits after all of its tokens, if the last entry has them.
         logits: Option<Arc<[f32]>>,
     },
-    /// The sequence resumes, and waits without cells until a more senior one has the prefix that both share.
-    AwaitingPrefix(PrefixDependency),
+    /// The sequence resumes, and waits without cells until a more senior one has the prefix that both share. The reservation keeps
+    /// its computed tokens.
+    AwaitingPrefix(PrefixDependency, ReservationGuard),
     /// The prompt, or the part of a preempted sequence that is not cached, is being computed.
     Prefilling,
     ReadyToSample(Arc<[f32]>),
@@ -29,14 +31,6 @@ pub(crate) enum Phase {
     Vacant,
     /// Fully computed, and being copied into a [`SavedPrefix`] part by part.
     Saving(SavedPrefix),
-}
-
-#[derive(Debug)]
-pub(crate) struct PrefixDependency {
-    pub(crate) provider: SchedulingKey,
-    pub(crate) n_tokens: u32,
-    /// Keeps the computed tokens of the waiting sequence.
-    pub(crate) reservation: ReservationGuard,
 }
 
 impl Phase {
@@ -54,11 +48,11 @@ impl Phase {
     fn name(&self) -> &'static str {
         match self {
             Self::Reloading { .. } => "reloading",
-            Self::AwaitingPrefix(_) => "awaiting a prefix",
+            Self::AwaitingPrefix(..) => "awaiting a prefix",
             Self::Prefilling => "prefilling",
             Self::ReadyToSample(_) => "ready to sample",
             Self::Decoding => "decoding",
-            Self::Vacant => "waiting for a beam",
+            Self::Vacant => "vacant",
             Self::Saving(_) => "saving",
         }
     }
@@ -82,9 +76,9 @@ pub(crate) struct RunningSequence {
     /// Number of computed tokens: `[0, n_computed)`.
     pub(crate) n_computed: u32,
     /// Number of its rows in this step's decode, without drafts; 0 once they are sampled.
-    pub(crate) n_planned: u32,
+    pub(super) n_planned: u32,
     /// Index of its first row in this step's plan, of those that are not sampled yet.
-    pub(crate) first_row: usize,
+    pub(super) first_row: usize,
     pub(super) draft: Draft,
     /// Number of consecutive steps in which it yielded its row.
     pub(super) n_skipped: u32,
@@ -133,8 +127,8 @@ impl RunningSequence {
         matches!(self.phase, Phase::Vacant)
     }
 
-    pub(crate) fn prefix_dependency(&self) -> Option<&PrefixDependency> {
-        if let Phase::AwaitingPrefix(prefix) = &self.phase { Some(prefix) } else { None }
+    pub(crate) fn prefix_dependency(&self) -> Option<PrefixDependency> {
+        if let Phase::AwaitingPrefix(dependency, _) = self.phase { Some(dependency) } else { None }
     }
 
     pub(crate) fn runs_with(&self, other: &Self) -> bool {
@@ -194,6 +188,20 @@ impl RunningSequence {
         n_planned > 0
     }
 
+    pub(crate) fn is_planned(&self) -> bool {
+        self.n_planned > 0
+    }
+
+    /// Excludes it from the step.
+    pub(crate) fn unplan(&mut self) {
+        self.n_planned = 0;
+    }
+
+    /// Returns the row of this step's decode that computes the token at `position`.
+    pub(crate) fn row_of(&self, position: u32) -> usize {
+        self.first_row + (position - self.n_computed) as usize
+    }
+
     pub(crate) fn planned_range(&self) -> Range<u32> {
         self.n_computed..self.n_computed + self.n_planned
     }
@@ -220,16 +228,12 @@ impl RunningSequence {
 }
 
 pub(crate) fn n_expected_cells(running: &RunningSequence) -> i64 {
-    let n_awaited = running.prefix_dependency().map_or(0, |prefix| prefix.n_tokens);
+    let n_awaited = running.prefix_dependency().map_or(0, |dependency| dependency.n_tokens);
     i64::from(running.n_uncomputed() - n_awaited + headroom(&running.sequence))
 }
 
 pub(crate) fn headroom(sequence: &Sequence) -> u32 {
     sequence.n_remaining().map_or(HEADROOM, |n| n.min(HEADROOM))
-}
-
-pub(crate) fn count_u32<T>(items: impl Iterator<Item = T>) -> u32 {
-    u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
 }
 
 #[cfg(test)]

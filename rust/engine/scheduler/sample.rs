@@ -15,7 +15,7 @@ use crate::sampling::Threads;
 pub(crate) const BLOCK: usize = 64;
 
 pub(crate) fn is_due(scheduler: &Scheduler) -> bool {
-    scheduler.running().iter().any(|running| running.n_planned > 0 || matches!(running.phase, Phase::ReadyToSample(_)))
+    scheduler.running().iter().any(|running| running.is_planned() || matches!(running.phase, Phase::ReadyToSample(_)))
 }
 
 /// Samples a token for every sequence whose last token was computed, or whose logits are stored; several rows in parallel.

@@ -60,12 +60,12 @@ impl Slots {
 
     /// Returns the number of running sequences that are senior to `key`, which is its position if it runs.
     fn position(&self, key: SchedulingKey) -> usize {
-        let is_at = |at: &usize| self.running.get(*at).is_some_and(|running| running.key() == key);
+        let is_there = |&position: &usize| self.running.get(position).is_some_and(|running| running.key() == key);
         let last = self.last_position.get();
-        let at = [last, last + 1].into_iter().find(is_at);
-        let at = at.unwrap_or_else(|| self.running.partition_point(|running| running.key() < key));
-        self.last_position.set(at);
-        at
+        let position = [last, last + 1].into_iter().find(is_there);
+        let position = position.unwrap_or_else(|| self.running.partition_point(|running| running.key() < key));
+        self.last_position.set(position);
+        position
     }
 
     pub(crate) fn get(&self, key: SchedulingKey) -> Option<&RunningSequence> {
@@ -78,20 +78,21 @@ impl Slots {
     }
 
     pub(crate) fn running_sequence_mut(&mut self, key: SchedulingKey) -> &mut RunningSequence {
-        let at = self.position(key);
-        self.running.get_mut(at).filter(|running| running.key() == key).expect("the sequence runs")
+        let position = self.position(key);
+        self.running.get_mut(position).filter(|running| running.key() == key).expect("the sequence runs")
     }
 
-    /// Returns the most senior running sequence that is junior to `previous`. Sequences may enter and leave between two calls.
-    pub(crate) fn next_key(&self, previous: Option<SchedulingKey>) -> Option<SchedulingKey> {
-        let first = previous.map_or(0, |previous| self.position(previous));
-        self.running[first..].iter().map(RunningSequence::key).find(|&key| Some(key) != previous)
+    /// Moves `cursor` to the next junior running sequence, at first to the most senior one. Sequences may enter and leave in between.
+    pub(crate) fn next_key(&self, cursor: &mut Option<SchedulingKey>) -> Option<SchedulingKey> {
+        let first = cursor.map_or(0, |previous| self.position(previous));
+        *cursor = self.running[first..].iter().map(RunningSequence::key).find(|&key| Some(key) != *cursor);
+        *cursor
     }
 
     pub(crate) fn enter(&mut self, running: RunningSequence) {
-        let at = self.position(running.key());
+        let position = self.position(running.key());
         self.is_taken[running.slot as usize] = true;
-        self.running.insert(at, running);
+        self.running.insert(position, running);
     }
 
     pub(crate) fn take(&mut self, key: SchedulingKey) -> RunningSequence {

@@ -10,6 +10,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::config::{MIN_CHUNK, TokenGap};
+use crate::engine::numbers::RunningMean;
 use crate::engine::scheduler::step_cost::{StepCost, StepShape};
 pub(crate) use rows::RowDemand;
 
@@ -57,17 +58,25 @@ pub(crate) struct StepBudget {
     max_token_gap: TokenGap,
     decode: StepCost,
     /// Mean seconds of a step outside its decode, and their mean absolute deviation.
-    rest_s: f64,
+    rest_s: RunningMean,
     rest_spread_s: f64,
     /// Mean seconds outside of a decode per sampled token; 0 until measured.
-    token_s: f64,
+    token_s: RunningMean,
     /// Mean seconds to report the logprobs of one prompt token; 0 until measured.
-    logprob_s: f64,
+    logprob_s: RunningMean,
 }
 
 impl StepBudget {
     pub(crate) const fn new(n_ubatch: u32, max_token_gap: TokenGap) -> Self {
-        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0, token_s: 0.0, logprob_s: 0.0 }
+        Self {
+            n_ubatch,
+            max_token_gap,
+            decode: StepCost::new(),
+            rest_s: RunningMean::new(),
+            rest_spread_s: 0.0,
+            token_s: RunningMean::new(),
+            logprob_s: RunningMean::new(),
+        }
     }
 
     pub(crate) fn observe(&mut self, n_decoding: u32, n_prefill: u32, n_cells: u32, took: Duration) {
@@ -83,28 +92,22 @@ impl StepBudget {
     pub(crate) fn observe_tokens(&mut self, n_tokens: u64, took: Duration) {
         if n_tokens > 0 {
             let one_s = took.as_secs_f64() / f64::from(u32::try_from(n_tokens).expect("a step samples few tokens"));
-            // As in `observe_rest`.
-            let off_s = if self.token_s == 0.0 { one_s } else { NEWEST_WEIGHT * (one_s - self.token_s).min(self.token_s) };
-            self.token_s += off_s;
+            self.token_s.observe_capped(one_s, NEWEST_WEIGHT);
         }
     }
 
     /// Records the time of a step outside its decode, without the `spent` that was passed to `plan`.
     pub(crate) fn observe_rest(&mut self, took: Duration) {
-        let took_s = took.as_secs_f64();
-        if self.rest_s == 0.0 {
-            self.rest_s = took_s;
-            return;
+        let (took_s, mean_s) = (took.as_secs_f64(), self.rest_s.get());
+        self.rest_s.observe_capped(took_s, NEWEST_WEIGHT);
+        if mean_s > 0.0 {
+            let off_s = (took_s - mean_s).abs().min(mean_s);
+            self.rest_spread_s += NEWEST_WEIGHT * (off_s - self.rest_spread_s);
         }
-        // A step in which another process took the CPU does not predict the next one.
-        let off_s = (took_s - self.rest_s).clamp(-self.rest_s, self.rest_s);
-        self.rest_s += NEWEST_WEIGHT * off_s;
-        self.rest_spread_s += NEWEST_WEIGHT * (off_s.abs() - self.rest_spread_s);
     }
 
     pub(crate) fn observe_prompt_logprobs(&mut self, n_tokens: u32, took: Duration) {
-        let one_s = took.as_secs_f64() / f64::from(n_tokens);
-        self.logprob_s = if self.logprob_s == 0.0 { one_s } else { self.logprob_s + NEWEST_WEIGHT * (one_s - self.logprob_s) };
+        self.logprob_s.observe(took.as_secs_f64() / f64::from(n_tokens), NEWEST_WEIGHT);
     }
 
     /// Returns the time of this step for moving cache entries, given `streams` and `n_prefilling` sequences with uncomputed
@@ -114,13 +117,13 @@ impl StepBudget {
         if streams.n_decoding == 0 {
             return MAX_MOVE;
         }
-        let alone_s = self.mean_s(streams.n_decoding, n_cells);
+        let alone_s = self.mean_s(streams.n_decoding, 0, n_cells);
         let high_s = self.decode.high_s(StepShape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
         let safe_s = self.budget_s(streams, n_cells) - high_s;
         let left_s = safe_s.max(self.mean_limit_s(streams, n_cells) - alone_s);
         let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
-        let least_s = (MIN_MOVE_SHARE * alone_s).min(MAX_MOVE.as_secs_f64());
-        Duration::from_secs_f64((left_s * share).max(least_s))
+        let min_s = (MIN_MOVE_SHARE * alone_s).min(MAX_MOVE.as_secs_f64());
+        Duration::from_secs_f64((left_s * share).max(min_s))
     }
 
     /// Returns the maximum number of prompt tokens, at least 1, whose logprobs a step may report: their time is at most the
@@ -129,12 +132,12 @@ impl StepBudget {
         if streams.n_decoding == 0 {
             return u32::MAX;
         }
-        if self.logprob_s == 0.0 {
+        if self.logprob_s.get() == 0.0 {
             return MIN_CHUNK;
         }
-        let limit_s = self.mean_s(streams.n_decoding, n_cells).min(MAX_MEAN_SHARE * self.step_s(streams, n_cells));
+        let limit_s = self.mean_s(streams.n_decoding, 0, n_cells).min(MAX_MEAN_SHARE * self.step_s(streams, n_cells));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float keeps to the range")]
-        let n_tokens = (limit_s / self.logprob_s) as u32;
+        let n_tokens = (limit_s / self.logprob_s.get()) as u32;
         n_tokens.max(1)
     }
 
@@ -149,27 +152,27 @@ impl StepBudget {
         let shape = |n_prefill| StepShape { n_decoding, n_prefill, n_cells };
         let mean_s = |n_prefill| self.decode.mean_s(shape(n_prefill));
         let budget_s = self.budget_s(streams, n_cells) - spent_s;
-        let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
-        let high = MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried())).min(most);
+        let max = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
+        let high = MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried())).min(max);
         if n_decoding == 0 && streams.max_step.is_none() {
-            return most_rows(MIN_CHUNK.min(most), high, |n_prefill| mean_s(n_prefill) <= budget_s);
+            return max_fitting(MIN_CHUNK.min(max), high, |n_prefill| mean_s(n_prefill) <= budget_s);
         }
-        let low = MIN_CHUNK_WITH_STREAMS.min(most);
-        let safe = most_rows(low, high, |n_prefill| self.decode.high_s(shape(n_prefill)) <= budget_s);
+        let low = MIN_CHUNK_WITH_STREAMS.min(max);
+        let safe = max_fitting(low, high, |n_prefill| self.decode.high_s(shape(n_prefill)) <= budget_s);
         let mean_limit_s = self.mean_limit_s(streams, n_cells) - spent_s;
-        let on_average = most_rows(low, high, |n_prefill| mean_s(n_prefill) <= mean_limit_s);
+        let on_average = max_fitting(low, high, |n_prefill| mean_s(n_prefill) <= mean_limit_s);
         let first_limit_s = MAX_MEAN_SHARE * self.limit_s(streams, n_cells) - spent_s;
         let covers_first = n_first <= high && mean_s(n_first) <= first_limit_s;
         safe.max(on_average).max(if covers_first { n_first } else { 0 })
     }
 
     fn mean_limit_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
-        (2.0 * self.mean_s(streams.n_decoding, n_cells)).min(MAX_MEAN_SHARE * self.limit_s(streams, n_cells))
+        (2.0 * self.mean_s(streams.n_decoding, 0, n_cells)).min(MAX_MEAN_SHARE * self.limit_s(streams, n_cells))
     }
 
     /// Returns the maximum seconds of a step's decode; negative if the rest of the step already exceeds the limit.
     fn budget_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
-        self.limit_s(streams, n_cells) - self.rest_s - 3.0 * self.rest_spread_s
+        self.limit_s(streams, n_cells) - self.rest_s.get() - 3.0 * self.rest_spread_s
     }
 
     fn limit_s(&self, streams: StreamLoad, n_cells: u32) -> f64 {
@@ -186,7 +189,7 @@ impl StepBudget {
             TokenGap::AtMost(gap) => gap.as_secs_f64().min(own_s).min(chunk_s),
             // The tokens of slow streams alone may take longer than a chunk.
             TokenGap::Auto => {
-                let alone_s = self.mean_s(streams.n_decoding, n_cells);
+                let alone_s = self.mean_s(streams.n_decoding, 0, n_cells);
                 let several_s = f64::from(TokenGap::IN_TOKENS) * alone_s;
                 let usual_s = several_s.clamp(TokenGap::LEAST.as_secs_f64(), TokenGap::USUAL.as_secs_f64());
                 usual_s.max(alone_s + alone_s.min(chunk_s)).min(own_s)
@@ -199,16 +202,13 @@ impl StepBudget {
         if n_streams == 0 {
             return 0.0;
         }
-        self.decode.high_s(StepShape { n_decoding: n_streams, n_prefill: 0, n_cells }) + self.rest_s + 3.0 * self.rest_spread_s
-    }
-
-    /// Returns the mean seconds of a decode of single rows; 0 until measured.
-    pub(crate) fn mean_s(&self, n_decoding: u32, n_cells: u32) -> f64 {
-        self.decode.mean_s(StepShape { n_decoding, n_prefill: 0, n_cells })
+        self.decode.high_s(StepShape { n_decoding: n_streams, n_prefill: 0, n_cells })
+            + self.rest_s.get()
+            + 3.0 * self.rest_spread_s
     }
 
     /// Returns the mean seconds of a decode, of whose `n_decoding` rows some may be drafts; 0 until measured.
-    pub(crate) fn drafted_s(&self, n_decoding: u32, n_prefill: u32, n_cells: u32) -> f64 {
+    pub(crate) fn mean_s(&self, n_decoding: u32, n_prefill: u32, n_cells: u32) -> f64 {
         self.decode.mean_s(StepShape { n_decoding, n_prefill, n_cells })
     }
 
@@ -219,7 +219,7 @@ impl StepBudget {
     }
 
     pub(crate) const fn token_s(&self) -> f64 {
-        self.token_s
+        self.token_s.get()
     }
 
     /// Returns the mean seconds per token of a long prompt without streams; 0 until measured.
@@ -230,7 +230,7 @@ impl StepBudget {
 }
 
 /// Returns the largest number in `[low, high]` that fits; `low` is granted without a check.
-fn most_rows(mut low: u32, mut high: u32, fits: impl Fn(u32) -> bool) -> u32 {
+fn max_fitting(mut low: u32, mut high: u32, fits: impl Fn(u32) -> bool) -> u32 {
     while low < high {
         let middle = high - (high - low) / 2;
         if fits(middle) {

@@ -235,9 +235,9 @@ impl StepCost {
         if shape.n_prefill == 0 {
             return;
         }
-        let [least, most] = MARGIN_RANGE;
+        let [min, max] = MARGIN_RANGE;
         let step = if miss > self.margin * self.miss { 1.0 - MISS_RATE } else { -MISS_RATE };
-        self.margin = (self.margin + MARGIN_STEP * step).clamp(least, most);
+        self.margin = (self.margin + MARGIN_STEP * step).clamp(min, max);
         // One outlier is not typical of the error.
         let ordinary = miss.abs().min(4.0 * self.miss);
         self.miss = (self.miss + NEWEST_WEIGHT * (ordinary - self.miss)).max(MIN_MISS);

@@ -11,7 +11,7 @@ impl Scheduler {
         self.queue.groups_of(stream_id).first().map(|&group_id| self.queue.group(group_id).sender.backlog())
     }
 
-    /// Pauses the streams whose readers lag, resumes the others, and fails those whose readers made no progress for too long.
+    /// Pauses the streams whose consumers lag, resumes the others, and fails those whose consumers made no progress for too long.
     pub(crate) fn pause(&mut self, slow: SlowStreams) {
         self.paused = slow.paused;
         for (stream_id, error) in slow.expired {
@@ -42,7 +42,7 @@ impl Scheduler {
         !(self.events.groups_with_events.is_empty() && self.events.failed.is_empty())
     }
 
-    /// Anything but a further token for each sequence wakes readers regardless of the rate limit.
+    /// Anything but a further token for each sequence wakes consumers regardless of the rate limit.
     pub(crate) fn has_urgent_events(&self) -> bool {
         let only_decodes = |running: &RunningSequence| matches!(running.phase, Phase::Decoding | Phase::Vacant);
         self.events.is_urgent || !self.slots.running().iter().all(only_decodes)

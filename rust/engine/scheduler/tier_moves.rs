@@ -15,8 +15,8 @@ use crate::request::Task;
 /// Moves cache entries within the time of this step: first reloads for running sequences, then saves of prefix files, then
 /// offloads that reduce the cost of decodes. Holds prompts on the sequence ids that are then free.
 pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &mut CacheManager<R>) {
-    let mut next = scheduler.slots.next_key(None);
-    while let Some(key) = next {
+    let mut cursor = None;
+    while let Some(key) = scheduler.next_key(&mut cursor) {
         if let Some(matched) = find_awaited(scheduler, cache, scheduler.slots.running_sequence(key)) {
             let RunningSequence { path, sequence, n_computed, phase, .. } = scheduler.slots.running_sequence_mut(key);
             cache.replace(path, &sequence.adapter_schedule, Some(&matched), sequence.provenance());
@@ -47,7 +47,6 @@ pub(crate) fn move_between_tiers<R: Runner>(scheduler: &mut Scheduler, cache: &m
                 }
             }
         }
-        next = scheduler.slots.next_key(Some(key));
     }
     for (key, result) in run_tasks(scheduler.slots.running_mut(), cache) {
         scheduler.end_task(key, result);

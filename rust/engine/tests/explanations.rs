@@ -811,7 +811,7 @@ fn the_history_keeps_the_latest_text_of_a_branch() {
     let mut history = History::default();
     history.on_start(&group(0, 2));
     for (member, own) in [(0, &[5, 6][..]), (1, &[7]), (2, &[8, 9]), (0, &[5, 6, 10]), (1, &[7, 11, 12])] {
-        history.update_text(key(0, member), &drawn(own), 2);
+        history.update_tokens(key(0, member), &drawn(own), 2);
     }
     let asking = |own: &[Token]| {
         let mut group = group(1, 2);
@@ -835,7 +835,7 @@ fn the_history_is_bounded() {
     (0..90).for_each(|_| drawn.push(1));
     let last = 2 * MAX_HISTORY_REQUESTS as u64 - 1;
     for member in 0..100 {
-        history.update_text(key(last, member), &drawn, 10);
+        history.update_tokens(key(last, member), &drawn, 10);
     }
     let n_drawn = history.size().0 - 10 * MAX_HISTORY_REQUESTS;
     assert!((9_000..11_250).contains(&n_drawn), "{n_drawn} for 9,000 that were drawn");

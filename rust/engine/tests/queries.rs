@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use super::*;
-use crate::engine::queries::{MAX_STEPS_OWED, Query, WORK_PER_ANSWER, WORK_PER_STEP};
+use crate::engine::queries::{MAX_EXCESS_STEPS, Query, WORK_PER_ANSWER, WORK_PER_STEP};
 use crate::engine::worker::Command;
 
 /// Creates an engine whose prefix tree has `n` nodes, and a stream whose next decode is held.
@@ -97,7 +97,7 @@ fn the_work_that_an_answer_owes_is_bounded() {
     let mut queries = crate::engine::queries::QueryQueue::default();
     let n_left = queries.take_budget();
     assert_eq!((n_left, queries.spend(n_left, usize::MAX / 2)), (WORK_PER_STEP, 0));
-    for _ in 0..MAX_STEPS_OWED {
+    for _ in 0..MAX_EXCESS_STEPS {
         assert_eq!(queries.take_budget(), 0);
     }
     assert_eq!(queries.take_budget(), WORK_PER_STEP);

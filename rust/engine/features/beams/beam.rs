@@ -3,7 +3,7 @@
 use crate::engine::features::beams::selection::{BeamScore, Extension, propose_drawn, propose_likeliest};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::{Text, TextDelta};
-use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens, append_text};
+use crate::engine::scheduler::sequence::{ScoredToken, Sequence, Tokens};
 use crate::request::{BeamSearch, Constraint, FinishReason, Logprobs, Request, Token};
 use crate::sampling::draw::rng::Mt19937;
 use crate::sampling::{self, AllowedTokens, Sampler};
@@ -103,7 +103,7 @@ impl Sequence {
     }
 
     pub(crate) fn end_with(&self, token: Token, runner: &impl Runner) -> Option<FinishReason> {
-        let delta = self.text.clone().push(|bytes| append_text(token, &self.request, runner, bytes));
+        let delta = self.text.clone().push_token(token, &self.request, runner);
         self.finish_reason(&delta, token, 1, runner)
     }
 
@@ -136,13 +136,11 @@ impl Sequence {
 
     pub(crate) fn write(&mut self, chosen: ScoredToken, score: BeamScore, rank: u32, runner: &impl Runner) {
         let token = chosen.token;
-        self.tokens.push(token);
-        self.n_predicted += 1;
-        self.sampler.accept(token);
+        self.append(token);
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(token);
         }
-        self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        self.text.push_token(token, &self.request, runner);
         if let Some(beam) = &mut self.features.beams {
             beam.unpublished.push(chosen);
             (beam.score, beam.rank, beam.proposals) = (score, rank, None);
@@ -159,7 +157,7 @@ pub(super) struct TextCursor {
 impl TextCursor {
     pub(crate) fn advance(&mut self, request: &Request, token: Token, is_last: bool, runner: &impl Runner) -> SmolStr {
         self.n_published += 1;
-        let TextDelta { text, .. } = self.text.push(|bytes| append_text(token, request, runner, bytes));
+        let TextDelta { text, .. } = self.text.push_token(token, request, runner);
         if is_last { self.text.finish_after(text) } else { text }
     }
 

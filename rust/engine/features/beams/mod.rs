@@ -200,8 +200,8 @@ fn add_finished_text(
     let normalized = normalize_score(beam_score.logprob, n_tokens, length_penalty);
     let (rank, score) = if is_stochastic { (beam_score.rank, beam_score.logprob) } else { (normalized, normalized) };
     let texts = &mut results_mut(scheduler, first).texts;
-    let at = texts.partition_point(|other| other.rank >= rank);
-    texts.insert(at, FinishedText { unpublished, reason, rank, score });
+    let index = texts.partition_point(|other| other.rank >= rank);
+    texts.insert(index, FinishedText { unpublished, reason, rank, score });
     texts.truncate(width as usize);
 }
 

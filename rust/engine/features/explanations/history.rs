@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use crate::cache::{AdapterSchedule, EvictedRun, MAX_EVICTED_RUNS, MIN_SHARED};
 use crate::engine::ids::{BranchKey, GroupId, MemberIndex, StreamId};
+use crate::engine::numbers::{count_u32, to_u32};
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::sequence::{Tokens, TokensView};
 use crate::request::Token;
@@ -45,12 +46,12 @@ pub(super) struct RequestRecord {
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) adapter_schedule: AdapterSchedule,
     pub(crate) n_prompt: u32,
-    texts: Vec<BranchText>,
+    texts: Vec<BranchTokens>,
     /// Tokens of the branches that are not shared with the request, one branch after the other.
     own: Vec<Token>,
 }
 
-struct BranchText {
+struct BranchTokens {
     member: MemberIndex,
     shared: Arc<[Token]>,
     own: Range<usize>,
@@ -63,11 +64,11 @@ impl RequestRecord {
         self.n_prompt as usize + self.own.capacity()
     }
 
-    fn tokens<'a>(&'a self, text: &'a BranchText) -> TokensView<'a> {
+    fn tokens<'a>(&'a self, text: &'a BranchTokens) -> TokensView<'a> {
         TokensView { shared: &text.shared, own: &self.own[text.own.clone()] }
     }
 
-    fn set_text(&mut self, member: MemberIndex, tokens: TokensView<'_>, n_computed: u32) {
+    fn set_tokens(&mut self, member: MemberIndex, tokens: TokensView<'_>, n_computed: u32) {
         let previous = self.texts.iter().position(|text| text.member == member);
         if let Some(previous) = previous {
             let Range { start, end } = self.texts.remove(previous).own;
@@ -82,14 +83,14 @@ impl RequestRecord {
             self.own.reserve_exact(tokens.own.len().max(start / 4));
         }
         self.own.extend_from_slice(tokens.own);
-        let text = BranchText { member, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_computed };
+        let text = BranchTokens { member, shared: Arc::clone(tokens.shared), own: start..self.own.len(), n_computed };
         self.texts.insert(previous.unwrap_or(self.texts.len()), text);
     }
 }
 
 /// The recorded text with the longest common prefix with a prompt.
 #[derive(Clone, Copy)]
-pub(crate) struct NearestText<'a> {
+pub(crate) struct NearestMatch<'a> {
     pub(super) record: &'a RequestRecord,
     pub(crate) tokens: TokensView<'a>,
     pub(crate) n_common: u32,
@@ -99,9 +100,9 @@ pub(crate) struct NearestText<'a> {
 pub(crate) struct PromptHistory<'a> {
     /// `None` if no text begins with the same token. Among equal common prefixes, a text that ends there, or whose prompt does,
     /// wins, then the newest.
-    pub(crate) nearest: Option<NearestText<'a>>,
+    pub(crate) nearest: Option<NearestMatch<'a>>,
     pub(crate) n_computed: u32,
-    pub(crate) with_other_adapters: Option<NearestText<'a>>,
+    pub(crate) with_other_adapters: Option<NearestMatch<'a>>,
 }
 
 impl History {
@@ -117,7 +118,7 @@ impl History {
             texts: Vec::new(),
             own: Vec::new(),
         };
-        record.set_text(MemberIndex(0), Tokens::new(Arc::clone(&group.prompt)).view(), 0);
+        record.set_tokens(MemberIndex(0), Tokens::new(Arc::clone(&group.prompt)).view(), 0);
         self.n_tokens += record.n_tokens();
         if let Some(previous) = self.records.insert(group.group_id, record) {
             self.n_tokens -= previous.n_tokens();
@@ -125,10 +126,10 @@ impl History {
         self.drop_oldest();
     }
 
-    pub(crate) fn update_text(&mut self, BranchKey { group_id, member }: BranchKey, tokens: &Tokens, n_computed: u32) {
+    pub(crate) fn update_tokens(&mut self, BranchKey { group_id, member }: BranchKey, tokens: &Tokens, n_computed: u32) {
         let Some(record) = self.records.get_mut(&group_id) else { return };
         self.n_tokens -= record.n_tokens();
-        record.set_text(member, tokens.view(), n_computed);
+        record.set_tokens(member, tokens.view(), n_computed);
         self.n_tokens += record.n_tokens();
         self.drop_oldest();
     }
@@ -168,17 +169,17 @@ impl History {
                     return found;
                 }
                 let tokens = record.tokens(text);
-                let near = |n_common| NearestText { record, tokens, n_common };
+                let near = |n_common| NearestMatch { record, tokens, n_common };
                 let n_known = found.with_other_adapters.map_or(0, |other| other.n_common).max(n_same_adapters);
-                let with_other_adapters = n_known.checked_add(1).and_then(|n_least| compared.count_common(tokens, n_least));
+                let with_other_adapters = n_known.checked_add(1).and_then(|n_min| compared.count_common(tokens, n_min));
                 if let Some(n_common) = with_other_adapters.map(|n| n.min(text.n_computed)).filter(|&n| n > n_known) {
                     found.with_other_adapters = Some(near(n_common));
                 }
                 let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
-                let n_least = n_nearest.min(found.n_computed + 1);
-                let Some(n_common) = compared.count_common(tokens, n_least).map(|n| n.min(n_same_adapters)) else { continue };
+                let n_min = n_nearest.min(found.n_computed + 1);
+                let Some(n_common) = compared.count_common(tokens, n_min).map(|n| n.min(n_same_adapters)) else { continue };
                 found.n_computed = found.n_computed.max(n_common.min(text.n_computed));
-                let rank = |near: NearestText<'_>| (near.n_common, near.is_at_end());
+                let rank = |near: NearestMatch<'_>| (near.n_common, near.is_at_end());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
                     found.nearest = Some(near(n_common));
                 }
@@ -203,47 +204,46 @@ impl History {
             } else {
                 range.start < n_known && range.end > n_found
             };
-            let n_least = if is_a_state { range.end } else { range.start + 1 };
+            let n_min = if is_a_state { range.end } else { range.start + 1 };
             let had_computed = |record: &RequestRecord| {
-                record.texts.iter().any(|text| compared.count_common(record.tokens(text), n_least).is_some())
+                record.texts.iter().any(|text| compared.count_common(record.tokens(text), n_min).is_some())
             };
             let is_own = |record: &&RequestRecord| {
-                record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_least
+                record.owner == group.request.owner && record.adapter_schedule.n_common(&group.adapter_schedule) >= n_min
             };
             overlaps && self.records.get(&GroupId(run.group_id)).filter(is_own).is_some_and(had_computed)
         })
     }
 
-    fn first_texts<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (&'a RequestRecord, TokensView<'a>)> {
+    fn first_branches<'a>(&'a self, group: &'a RequestGroup) -> impl Iterator<Item = (&'a RequestRecord, TokensView<'a>)> {
         let records = self.own_records(group).filter(|record| record.adapter_schedule.at(0) == group.adapter_schedule.at(0));
         records.filter_map(|record| Some((record, record.tokens(record.texts.first()?))))
     }
 
     /// Returns a text that differs in the first or second token, and only by the token `opening` there.
-    pub(crate) fn find_without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<NearestText<'a>> {
+    pub(crate) fn find_without_opening<'a>(&'a self, group: &'a RequestGroup, opening: Token) -> Option<NearestMatch<'a>> {
         let (compared, prompt) = (Comparison::new(&group.prompt), &group.prompt);
-        self.first_texts(group).find_map(|(record, tokens)| {
-            let token_at = |at: u32| (tokens.len() > at).then(|| tokens.at(at));
-            let at = u32::from(prompt.first().copied() == token_at(0));
-            let (own, other) = (prompt.get(at as usize).copied(), token_at(at));
+        self.first_branches(group).find_map(|(record, tokens)| {
+            let token_at = |position: u32| (tokens.len() > position).then(|| tokens.at(position));
+            let position = u32::from(prompt.first().copied() == token_at(0));
+            let (own, other) = (prompt.get(position as usize).copied(), token_at(position));
             let n = match (own == Some(opening), other == Some(opening)) {
-                (true, false) => compared.count_common_from(tokens, at + 1, at),
-                (false, true) => compared.count_common_from(tokens, at, at + 1),
+                (true, false) => compared.count_common_from(tokens, position + 1, position),
+                (false, true) => compared.count_common_from(tokens, position, position + 1),
                 _ => 0,
             };
-            (n >= MIN_SHARED).then_some(NearestText { record, tokens, n_common: at })
+            (n >= MIN_SHARED).then_some(NearestMatch { record, tokens, n_common: position })
         })
     }
 
-    pub(crate) fn find_nearest_repeat<'a>(&'a self, group: &'a RequestGroup, at: u32) -> Option<NearestText<'a>> {
-        let end = group.prompt.len().min(at as usize + MAX_BEGINNING);
-        let beginning = &group.prompt[(at as usize).min(end)..end];
+    pub(crate) fn find_nearest_repeat<'a>(&'a self, group: &'a RequestGroup, position: u32) -> Option<NearestMatch<'a>> {
+        let end = group.prompt.len().min(position as usize + MAX_BEGINNING);
+        let beginning = &group.prompt[(position as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
-        let near = self.first_texts(group).take(MAX_SEARCHED_REQUESTS);
-        let near = near.map(|(record, tokens)| NearestText { record, tokens, n_common: tokens.common_prefix(&group.prompt) });
-        let has_common_run = |near: &NearestText<'_>| {
-            let n_searched = u32::try_from(MAX_BEGINNING).expect("small");
-            let range = near.n_common..near.tokens.len().min(near.n_common + n_searched);
+        let near = self.first_branches(group).take(MAX_SEARCHED_REQUESTS);
+        let near = near.map(|(record, tokens)| NearestMatch { record, tokens, n_common: tokens.common_prefix(&group.prompt) });
+        let has_common_run = |near: &NearestMatch<'_>| {
+            let range = near.n_common..near.tokens.len().min(near.n_common + to_u32(MAX_BEGINNING));
             near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
         };
         near.filter(has_common_run).max_by_key(|near| near.n_common)
@@ -261,7 +261,7 @@ impl History {
     }
 }
 
-impl NearestText<'_> {
+impl NearestMatch<'_> {
     /// Returns true if the common prefix ends where the text or its prompt ends.
     pub(crate) fn is_at_end(&self) -> bool {
         self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
@@ -280,13 +280,13 @@ impl<'a> Comparison<'a> {
     }
 
     fn count_common(&self, text: TokensView<'_>, at_least: u32) -> Option<u32> {
-        let at = at_least.checked_sub(1)?;
+        let last = at_least.checked_sub(1)?;
         if self.is_spent() {
             return None;
         }
         self.spend(MIN_COST);
         // This one token rules out most texts.
-        if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) {
+        if text.len() <= last || self.prompt.get(last as usize) != Some(&text.at(last)) {
             return None;
         }
         let n = text.common_prefix(self.prompt);
@@ -306,8 +306,8 @@ impl<'a> Comparison<'a> {
     fn count_common_from(&self, text: TokensView<'_>, start: u32, text_start: u32) -> u32 {
         let end = text.len().min(text_start + MIN_SHARED);
         let Some(own) = self.prompt.get(start as usize..) else { return 0 };
-        let other = (text_start..end).map(|at| text.at(at));
-        u32::try_from(own.iter().zip(other).take_while(|&(&a, b)| a == b).count()).expect("few")
+        let other = (text_start..end).map(|position| text.at(position));
+        count_u32(own.iter().zip(other).take_while(|&(&a, b)| a == b))
     }
 }
 

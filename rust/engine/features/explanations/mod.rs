@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::cache::{ForkRule, MIN_SHARED, PrefixMatch};
 use crate::engine::cache_manager::CacheManager;
-use crate::engine::features::explanations::history::{NearestText, PromptHistory};
+use crate::engine::features::explanations::history::{NearestMatch, PromptHistory};
 use crate::engine::features::explanations::shared::{N_TOKENS_AFTER, SharedExplanation, excerpt, text_of};
 use crate::engine::features::hooks;
 use crate::engine::features::state::{SequenceFeatures, StreamFeatures};
@@ -78,11 +78,11 @@ fn explain<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>, group_id: 
     Explanation { request_id: group.stream_id.0, n_prompt, n_found, n_awaited, computed }
 }
 
-/// Cause for which a prompt differs from earlier texts, from `at` on, and the text that it is compared with.
+/// Cause for which a prompt differs from earlier texts, from `position` on, and the text that it is compared with.
 struct Difference<'a> {
     cause: Cause,
-    nearest: Option<NearestText<'a>>,
-    at: u32,
+    nearest: Option<NearestMatch<'a>>,
+    position: u32,
 }
 
 struct ExplanationBuilder<'a, R> {
@@ -96,12 +96,12 @@ struct ExplanationBuilder<'a, R> {
 impl<R: Runner> ExplanationBuilder<'_, R> {
     fn explain_runs(&self) -> Vec<ComputedRun> {
         let n_prompt = self.group.n_prompt();
-        let n_there = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
-        let n_known = self.history.n_computed.max(n_there);
+        let n_in_tree = self.cache.kv().n_computed_prefix(&self.group.adapter_schedule, &self.group.prompt);
+        let n_known = self.history.n_computed.max(n_in_tree);
         let mut runs = Vec::new();
         let mut start = self.n_found;
         if n_known > start && n_known >= MIN_SHARED {
-            let (cause, eviction) = self.explain_unusable(n_known, n_there);
+            let (cause, eviction) = self.explain_unusable(n_known, n_in_tree);
             let earlier = self.describe_earlier(self.history.nearest, start);
             runs.push(ComputedRun { eviction, earlier, ..ComputedRun::new(start..n_known.min(n_prompt), cause) });
             start = n_known;
@@ -117,15 +117,15 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
             start = n_same;
         }
         if start < n_prompt {
-            let Difference { cause, nearest, at } = self.explain_difference(n_same.max(n_known));
-            let earlier = self.describe_earlier(nearest, at);
-            runs.push(ComputedRun { position: at.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
+            let Difference { cause, nearest, position } = self.explain_difference(n_same.max(n_known));
+            let earlier = self.describe_earlier(nearest, position);
+            runs.push(ComputedRun { position: position.min(n_prompt), earlier, ..ComputedRun::new(start..n_prompt, cause) });
         }
         runs
     }
 
     /// Returns why `[n_found, n_known)`, which was computed for other requests, cannot be used.
-    fn explain_unusable(&self, n_known: u32, n_there: u32) -> (Cause, Option<(EvictionCause, Duration)>) {
+    fn explain_unusable(&self, n_known: u32, n_in_tree: u32) -> (Cause, Option<(EvictionCause, Duration)>) {
         let (group, n_found) = (self.group, self.n_found);
         let kind = self.cache.kind();
         let splits_image = |placed: &PlacedMedia| placed.is_cut_at(n_known) && placed.start == n_found;
@@ -135,12 +135,13 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         if n_found >= group.shared_until.min(n_known) {
             return (Cause::Grouped, None);
         }
-        if kind.forks == ForkRule::InWindow && n_there > n_found {
+        if kind.forks == ForkRule::InWindow && n_in_tree > n_found {
             return (Cause::Window, None);
         }
-        if let Some((at, run)) = self.scheduler.features().explanations.find_eviction(group, n_found, n_known, kind.is_a_state())
+        if let Some((evicted_at, run)) =
+            self.scheduler.features().explanations.find_eviction(group, n_found, n_known, kind.is_a_state())
         {
-            return (Cause::Evicted, Some((run.cause, at.elapsed())));
+            return (Cause::Evicted, Some((run.cause, evicted_at.elapsed())));
         }
         if self.is_being_computed(n_known) {
             return (Cause::Computing, None);
@@ -158,62 +159,62 @@ impl<R: Runner> ExplanationBuilder<'_, R> {
         })
     }
 
-    fn explain_difference(&self, at: u32) -> Difference<'_> {
-        let difference = |cause, nearest, at| Difference { cause, nearest, at };
+    fn explain_difference(&self, position: u32) -> Difference<'_> {
+        let difference = |cause, nearest, position| Difference { cause, nearest, position };
         let (group, history) = (self.group, &self.scheduler.features().explanations);
         let token_strings = self.cache.runner().token_strings();
-        let nearest = self.history.nearest.filter(|nearest| nearest.n_common == at);
+        let nearest = self.history.nearest.filter(|nearest| nearest.n_common == position);
         let adapters_change_here =
-            nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == at);
+            nearest.is_some_and(|nearest| nearest.record.adapter_schedule.n_common(&group.adapter_schedule) == position);
         if let Some(other) = self
             .history
             .with_other_adapters
-            .filter(|other| other.n_common >= at + MIN_SHARED || (adapters_change_here && other.n_common > at))
+            .filter(|other| other.n_common >= position + MIN_SHARED || (adapters_change_here && other.n_common > position))
         {
-            return difference(Cause::OtherAdapters, Some(other), at);
+            return difference(Cause::OtherAdapters, Some(other), position);
         }
         if let Some(near) =
-            token_strings.opening().filter(|_| at < 2).and_then(|opening| history.find_without_opening(group, opening))
+            token_strings.opening().filter(|_| position < 2).and_then(|opening| history.find_without_opening(group, opening))
         {
             return difference(Cause::Opening, Some(near), near.n_common);
         }
-        if at > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| at < end) {
-            return difference(Cause::SystemChanged, nearest, at);
+        if position > 0 && nearest.is_some() && group.request.system_end.is_some_and(|end| position < end) {
+            return difference(Cause::SystemChanged, nearest, position);
         }
-        if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.is_at_end()) {
-            return difference(Cause::New, nearest, at);
+        if position >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.is_at_end()) {
+            return difference(Cause::New, nearest, position);
         }
-        if at < BEGINNING
-            && let Some(same) = history.find_nearest_repeat(group, at)
+        if position < BEGINNING
+            && let Some(same) = history.find_nearest_repeat(group, position)
         {
             return difference(Cause::Beginning, Some(same), same.n_common);
         }
-        if at < MIN_SHARED {
+        if position < MIN_SHARED {
             // The token that begins every text does not count as a common beginning.
-            let is_nothing = at == 0 || (at == 1 && group.prompt.first().copied() == token_strings.opening());
-            return difference(if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
+            let is_nothing = position == 0 || (position == 1 && group.prompt.first().copied() == token_strings.opening());
+            return difference(if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, position);
         }
-        let Some(nearest) = nearest else { return difference(Cause::Differs, None, at) };
-        let own = group.prompt.get(at as usize).copied();
-        if own.is_some_and(is_of_medium) || is_of_medium(nearest.tokens.at(at)) {
-            return difference(Cause::Media, Some(nearest), at);
+        let Some(nearest) = nearest else { return difference(Cause::Differs, None, position) };
+        let own = group.prompt.get(position as usize).copied();
+        if own.is_some_and(is_of_medium) || is_of_medium(nearest.tokens.at(position)) {
+            return difference(Cause::Media, Some(nearest), position);
         }
-        let is_retokenized = is_retokenized(&group.prompt[at as usize..], nearest.tokens, at, &token_strings);
-        difference(if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
+        let is_retokenized = is_retokenized(&group.prompt[position as usize..], nearest.tokens, position, &token_strings);
+        difference(if is_retokenized { Cause::Retokenized } else { Cause::Differs }, Some(nearest), position)
     }
 
-    fn describe_earlier(&self, nearest: Option<NearestText<'_>>, at: u32) -> Option<EarlierRequest> {
-        let NearestText { record, tokens, .. } = nearest?;
+    fn describe_earlier(&self, nearest: Option<NearestMatch<'_>>, position: u32) -> Option<EarlierRequest> {
+        let NearestMatch { record, tokens, .. } = nearest?;
         let end = tokens.len();
-        let range: Range<u32> = at.min(end)..(at + N_TOKENS_AFTER).min(end);
+        let range: Range<u32> = position.min(end)..(position + N_TOKENS_AFTER).min(end);
         let text = text_of(&tokens.slices(range).concat(), &self.cache.runner().token_strings());
-        Some(EarlierRequest { request_id: record.stream_id.0, text: excerpt(&text), is_in_answer: at >= record.n_prompt })
+        Some(EarlierRequest { request_id: record.stream_id.0, text: excerpt(&text), is_in_answer: position >= record.n_prompt })
     }
 }
 
-/// Returns true if `own` and the tokens of `other` from `at` on have the same bytes beyond the longer of their first tokens.
-fn is_retokenized(own: &[Token], other: TokensView<'_>, at: u32, token_strings: &TokenStrings) -> bool {
-    let other = other.slices(at..other.len().min(at + MAX_COMPARED)).concat();
+/// Returns true if `own` and the tokens of `other` from `position` on have the same bytes beyond the longer of their first tokens.
+fn is_retokenized(own: &[Token], other: TokensView<'_>, position: u32, token_strings: &TokenStrings) -> bool {
+    let other = other.slices(position..other.len().min(position + MAX_COMPARED)).concat();
     let own = &own[..own.len().min(MAX_COMPARED as usize)];
     let piece = |&token: &Token| if is_of_medium(token) { &[][..] } else { token_strings.piece(token) };
     let (Some(first_own), Some(first_other)) = (own.first().map(piece), other.first().map(piece)) else { return false };

@@ -1,4 +1,4 @@
-//! A cache explanation, shared by the sequence that computes the prompt and the stream's reader.
+//! A cache explanation, shared by the sequence that computes the prompt and the stream's consumer.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ pub(crate) const N_TOKENS_AFTER: u32 = 24;
 
 const MAX_EXCERPT: usize = 400;
 
-/// An explanation that the worker may still change while the reader reads it.
+/// An explanation that the worker may still change while the consumer reads it.
 pub(crate) struct SharedExplanation {
     explanation: Mutex<Explanation>,
     prompt: Arc<[Token]>,

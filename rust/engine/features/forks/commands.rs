@@ -16,7 +16,7 @@ use crate::engine::output::stream::Sender;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::queue::Queue;
-use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, RequestGroup};
+use crate::engine::scheduler::request_group::{AwaitedPrefix, BranchSpec, BranchState, PrefixDependency, RequestGroup};
 use crate::engine::scheduler::sequence::Sequence;
 use crate::error::{Error, Result};
 use crate::request::{MAX_COMPLETIONS, Task, reject};
@@ -98,7 +98,7 @@ fn continue_search(scheduler: &mut Scheduler, runner: &impl Runner, mut search: 
     scheduler.features_mut().forks.n_replayed += n_read;
     let Some(n_sampled) = found else { return Ok(BuildStage::Searching(search)) };
     let CutSearch { spec, source, .. } = *search;
-    // The branch may have advanced, ended, or lost its reader in the meantime.
+    // The branch may have advanced, ended, or lost its consumer in the meantime.
     let source = find_source(scheduler, spec.stream_id, spec.branch).unwrap_or(source);
     start_build(scheduler, runner, ForkSpec { at: ForkPoint::Token(n_sampled), ..spec }, source)
 }
@@ -230,11 +230,11 @@ fn follow_branch(scheduler: &mut Scheduler, group_id: GroupId, stream_id: Stream
         }
         BranchState::Running if !scheduler.is_paused(stream_id) => {
             let Some(sequence) = sequence_of(scheduler, of) else { return };
-            let (owner, n_tokens) = (sequence.scheduling_key(), sequence.n_tokens());
+            let dependency = PrefixDependency { provider: sequence.scheduling_key(), n_tokens: sequence.n_tokens() };
             if is_next {
-                scheduler.features_mut().forks.wait_for_logits(group_id, of, n_tokens);
+                scheduler.features_mut().forks.wait_for_logits(group_id, of, dependency.n_tokens);
             }
-            scheduler.block_on_prefix(group_id, AwaitedPrefix { provider: owner, n_tokens, n_cached: n_tokens });
+            scheduler.block_on_prefix(group_id, AwaitedPrefix { dependency, n_cached: dependency.n_tokens });
         }
         BranchState::Waiting | BranchState::Running | BranchState::Preempted | BranchState::Finished => {}
     }

@@ -1,4 +1,4 @@
-//! Fork commands of a stream's reader, on its thread: checked, and sent to the worker.
+//! Fork commands of a stream's consumer, on its thread: checked, and sent to the worker.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::text::Text;
-use crate::engine::scheduler::sequence::{Sequence, append_text, start_constraint};
+use crate::engine::scheduler::sequence::{Sequence, start_constraint};
 use crate::request::{Constraint, Request, Token};
 use crate::sampling::TokenStrings;
 
@@ -34,7 +34,7 @@ impl ForkState {
         let Self::Continue { constraint, text } = self else { return };
         for token in tokens {
             // The parent continued after any end of its text.
-            drop(text.push(|bytes| append_text(token, request, runner, bytes)));
+            drop(text.push_token(token, request, runner));
             if let Some(constraint) = constraint
                 && constraint.allows(token)
             {

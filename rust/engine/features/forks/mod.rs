@@ -121,7 +121,7 @@ impl ForkRegistry {
     fn cancel_unbuilt(&mut self, group_id: GroupId) {
         let matches = |command: &QueuedFork| matches!(command, QueuedFork::Fork(build) if build.group_id() == group_id);
         for queue in self.queues.values_mut() {
-            let removed = queue.iter().position(matches).and_then(|at| queue.remove(at));
+            let removed = queue.iter().position(matches).and_then(|index| queue.remove(index));
             if let Some(QueuedFork::Fork(build)) = removed {
                 build.answer.send(Err(stream_ended_error()));
             }
@@ -169,7 +169,7 @@ impl ForkRegistry {
     fn drop_unread_streams(&mut self) {
         let n_bytes = &mut self.n_bytes;
         self.ended.retain(|_, ended| {
-            let is_read = ended.sender.has_reader();
+            let is_read = ended.sender.has_consumer();
             *n_bytes -= if is_read { 0 } else { ended.n_bytes };
             is_read
         });
@@ -183,7 +183,7 @@ mod tests {
     use crate::engine::scheduler::request_group::test_group;
     use crate::request::{Encoding, Media, Medium, PlacedMedia, Prompt, Request, Token};
 
-    /// Creates a group of `n` branches after `n_prompt` tokens, and its reader.
+    /// Creates a group of `n` branches after `n_prompt` tokens, and its consumer.
     fn group(id: u64, n: u32, n_prompt: usize) -> (RequestGroup, Completions) {
         test_group(id, Request { n, ..Request::new(Prompt::from_tokens(vec![1; n_prompt]), 0) })
     }
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn shared_parts_of_branches_count_once_and_own_parts_each_time() {
         let mut forks = ForkRegistry::default();
-        let (first, _reader) = group(0, 3, 50_000);
+        let (first, _consumer) = group(0, 3, 50_000);
         end(&mut forks, &first, 0, 100);
         let n_first = forks.n_bytes;
         assert!((200_400..230_000).contains(&n_first), "{n_first} bytes");
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_initial_state_of_a_fork_counts_too() {
         let mut forks = ForkRegistry::default();
-        let (group, _reader) = group(0, 2, 20);
+        let (group, _consumer) = group(0, 2, 20);
         let fork_state = Rc::new(ForkState::Restart(vec![b'x'; 3_000]));
         let source = || ForkSource::new(&group, MemberIndex(0), Some(Rc::clone(&fork_state)));
         forks.end(StreamId(0), BranchIndex(0), source());
@@ -258,14 +258,14 @@ mod tests {
     fn a_picture_counts_once_for_all_branches_of_a_stream() {
         let picture = |first_id, n_bytes| Media(Arc::new(Picture(first_id, n_bytes)));
         let with = |id, media: &[&Media]| {
-            let (mut group, reader) = group(id, 2, 20);
+            let (mut group, consumer) = group(id, 2, 20);
             group.media = media.iter().map(|&media| PlacedMedia { start: 0, media: media.clone() }).collect();
-            (group, reader)
+            (group, consumer)
         };
         let n_bytes = MAX_ENDED_BYTES as u64 / 3;
         let (one, other) = (picture(-1, n_bytes), picture(-9, n_bytes));
         let mut forks = ForkRegistry::default();
-        let (first, _reader) = with(0, &[&one]);
+        let (first, _consumer) = with(0, &[&one]);
         end(&mut forks, &first, 0, 1);
         end(&mut forks, &first, 1, 1);
         assert!((MAX_ENDED_BYTES / 3..MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "{} bytes", forks.n_bytes);
@@ -298,7 +298,7 @@ mod tests {
         forks.remove_stream(StreamId(1));
         assert!((1..=MAX_ENDED_BYTES / 2).contains(&forks.n_bytes), "one is left");
         drop(groups);
-        let (last, _reader) = group(3, 1, 20);
+        let (last, _consumer) = group(3, 1, 20);
         end(&mut forks, &last, 0, 1);
         assert_eq!(forks.ended.len(), 1);
         assert!(forks.n_bytes < 100_000, "{} bytes", forks.n_bytes);

@@ -10,7 +10,7 @@ use crate::engine::features::forks::fork_state::ForkState;
 use crate::engine::features::state::GroupFeatures;
 use crate::engine::ids::{BranchIndex, GroupId, MemberIndex, StreamId};
 use crate::engine::output::completions::ForkResult;
-use crate::engine::output::fork::ForkPoint;
+use crate::engine::output::fork::{ForkKind, ForkPoint};
 use crate::engine::output::stream::Sender;
 use crate::engine::output::wake_handle::WakeHandle;
 use crate::engine::scheduler::request_group::{BranchSpec, QueuePermit, RequestGroup};
@@ -43,11 +43,8 @@ pub(crate) struct ForkSpec {
     pub(crate) permit: QueuePermit,
 }
 
-/// As [`ForkKind`](crate::engine::output::fork::ForkKind), validated, and with samplers that have accepted nothing.
-pub(crate) enum ForkBranches {
-    Continue(u32),
-    Restart { requests: Vec<(Request, Sampler)>, with_own_seeds: bool },
-}
+/// Validated, with samplers that have accepted nothing.
+pub(crate) type ForkBranches = ForkKind<(Request, Sampler)>;
 
 /// Sends the answer to a fork command. The wake handle is called on drop, after the channel is closed.
 pub(crate) struct ForkAnswer {

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use crate::engine::numbers::to_u32;
 use crate::engine::runner::AdapterSchedule;
 use crate::request::Token;
 
 /// Maximum tokens of each of the two generations; each token takes about fifty bytes.
 pub const MAX_CACHED_TOKENS: usize = 1 << 18;
 
-/// Maximum prompt tokens reported together, so that a reader that keeps up never exceeds the limits of its stream.
+/// Maximum prompt tokens reported together, so that a consumer that keeps up never exceeds the limits of its stream.
 const MAX_RETURNED: usize = 1 << 15;
 
 /// Maximum adapter schedules of each generation.
@@ -25,8 +26,8 @@ pub(crate) struct CachedLogprob {
 /// When the young generation is full, it becomes the old one, and everything not used since it began is evicted.
 #[derive(Debug, Default)]
 pub(crate) struct PromptLogprobCache {
-    young: TextTree,
-    old: TextTree,
+    young: TokenTree,
+    old: TokenTree,
     generation: u64,
 }
 
@@ -38,27 +39,27 @@ pub(crate) struct LogprobPosition {
 }
 
 #[derive(Debug, Default)]
-struct TextTree {
+struct TokenTree {
     roots: Vec<(AdapterSchedule, u32)>,
-    nodes: HashMap<(u32, Token), TextNode>,
+    nodes: HashMap<(u32, Token), TokenNode>,
     n_nodes: u32,
 }
 
 #[derive(Debug)]
-struct TextNode {
+struct TokenNode {
     id: u32,
     score: Option<CachedLogprob>,
 }
 
 impl PromptLogprobCache {
     pub(crate) fn get(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> Vec<CachedLogprob> {
-        let [young, old] = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).collect::<Vec<_>>());
+        let [young, old] = [&self.young, &self.old].map(|tree| tree.get(adapter_schedule, tokens, from).collect::<Vec<_>>());
         if old.len() > young.len() { old } else { young }
     }
 
     pub(crate) fn n_cached(&self, adapter_schedule: &AdapterSchedule, tokens: &[Token], from: u32) -> u32 {
-        let n = [&self.young, &self.old].map(|texts| texts.get(adapter_schedule, tokens, from).count());
-        u32::try_from(n[0].max(n[1])).expect("a prompt has fewer than 2³² tokens")
+        let n = [&self.young, &self.old].map(|tree| tree.get(adapter_schedule, tokens, from).count());
+        to_u32(n[0].max(n[1]))
     }
 
     /// `position` is the end of the previous addition, and is updated.
@@ -84,7 +85,7 @@ impl PromptLogprobCache {
             let root = self.young.root_of(adapter_schedule);
             tokens[..start as usize].iter().fold(root, |node, &token| self.young.after(node, token).id)
         };
-        let end = start + u32::try_from(scores.len()).expect("a prompt has fewer than 2³² tokens");
+        let end = start + to_u32(scores.len());
         for (&token, &score) in tokens[start as usize..].iter().zip(scores) {
             let next = self.young.after(node, token);
             next.score = Some(score);
@@ -94,7 +95,7 @@ impl PromptLogprobCache {
     }
 }
 
-impl TextTree {
+impl TokenTree {
     fn get<'a>(
         &'a self,
         adapter_schedule: &AdapterSchedule,
@@ -119,10 +120,10 @@ impl TextTree {
         self.n_nodes - 1
     }
 
-    fn after(&mut self, node: u32, token: Token) -> &mut TextNode {
+    fn after(&mut self, node: u32, token: Token) -> &mut TokenNode {
         self.nodes.entry((node, token)).or_insert_with(|| {
             self.n_nodes += 1;
-            TextNode { id: self.n_nodes - 1, score: None }
+            TokenNode { id: self.n_nodes - 1, score: None }
         })
     }
 }
@@ -144,7 +145,7 @@ mod tests {
 
     fn n_cached(cache: &PromptLogprobCache, tokens: &[Token], from: u32) -> u32 {
         let known = cache.get(&AdapterSchedule::default(), tokens, from);
-        assert!((from..).zip(&known).all(|(at, known)| *known == cached_logprob(at)), "each in its place");
+        assert!((from..).zip(&known).all(|(position, known)| *known == cached_logprob(position)), "each in its place");
         let n = cache.n_cached(&AdapterSchedule::default(), tokens, from);
         assert_eq!(n as usize, known.len());
         n
@@ -177,8 +178,8 @@ mod tests {
         let mut cache = PromptLogprobCache::default();
         let tokens = [5, 6, 7, 8];
         let mut position = None;
-        for at in 1..4 {
-            cache.insert(&AdapterSchedule::default(), &tokens, at, &[cached_logprob(at)], &mut position);
+        for start in 1..4 {
+            cache.insert(&AdapterSchedule::default(), &tokens, start, &[cached_logprob(start)], &mut position);
         }
         assert_eq!(n_cached(&cache, &[5, 6, 7, 8], 1), 3);
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::engine::features::prompt_logprobs::cache::CachedLogprob;
 use crate::engine::features::prompt_logprobs::pending::{PendingPromptLogprobs, uses_cache};
+use crate::engine::numbers::to_u32;
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::sample::BLOCK;
@@ -16,23 +17,22 @@ use crate::engine::scheduler::{Scheduler, SequenceParts};
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling::{self, Threads};
 
-/// Maximum bytes of an event with the logprobs of more than one token, so that a reader never blocks long on one event.
+/// Maximum bytes of an event with the logprobs of more than one token, so that a consumer never blocks long on one event.
 const MAX_EVENT_BYTES: usize = 64 << 10;
 
 pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, samplers: &Threads) -> u32 {
     let mut n_reported = 0;
-    let mut next = scheduler.next_key(None);
-    while let Some(key) = next {
-        next = scheduler.next_key(Some(key));
+    let mut cursor = None;
+    while let Some(key) = scheduler.next_key(&mut cursor) {
         let running = scheduler.running_sequence(key);
-        let (n_planned, n_processed) = (running.n_planned, running.n_computed + running.n_planned);
-        if n_planned == 0 {
+        if !running.is_planned() {
             continue;
         }
+        let n_processed = running.planned_range().end;
         let reports_progress = running.sequence.features.prompt_logprobs.reports_progress && running.sequence.n_predicted == 0;
         if running.sequence.features.prompt_logprobs.n_reported(running.sequence.n_prompt).is_some() {
             let logprobs = computed_logprobs(running, runner, samplers);
-            n_reported += u32::try_from(logprobs.len()).expect("a decode has fewer than 2³² rows");
+            n_reported += to_u32(logprobs.len());
             // Only consecutive tokens from the first on are cached.
             let to_scored =
                 |(logprob, top): &(f32, Vec<(Token, f32)>)| Some(CachedLogprob { logprob: *logprob, best: *top.first()? });
@@ -50,14 +50,14 @@ pub(crate) fn report_prompts(scheduler: &mut Scheduler, runner: &impl Runner, sa
 fn computed_logprobs(running: &RunningSequence, runner: &impl Runner, samplers: &Threads) -> Vec<(f32, Vec<(Token, f32)>)> {
     let sequence = &running.sequence;
     let Some(PendingPromptLogprobs { n_probs, .. }) = sequence.features.prompt_logprobs.logprobs else { return Vec::new() };
-    let computed = running.n_computed..running.n_computed + running.n_planned;
-    let tokens: Vec<u32> = sequence.features.prompt_logprobs.reported_range(&computed, sequence.n_prompt).collect();
-    let mut logprobs = Vec::with_capacity(tokens.len());
-    for block in tokens.chunks(BLOCK) {
+    let report = &sequence.features.prompt_logprobs;
+    let positions: Vec<u32> = report.reported_range(&running.planned_range(), sequence.n_prompt).collect();
+    let mut logprobs = Vec::with_capacity(positions.len());
+    for block in positions.chunks(BLOCK) {
         let mut rows: Vec<LogitRow<'_>> = (block.iter())
-            .map(|&at| LogitRow {
-                token: sequence.tokens.at(at),
-                logits: runner.logits(running.first_row + (at - 1 - computed.start) as usize),
+            .map(|&position| LogitRow {
+                token: sequence.tokens.at(position),
+                logits: runner.logits(running.row_of(position - 1)),
                 logprobs: None,
             })
             .collect();
@@ -92,8 +92,8 @@ fn report_logprobs(
     logprobs: Vec<(f32, Vec<(Token, f32)>)>,
 ) {
     let SequenceParts { sequence, group, features } = scheduler.parts_of(key);
-    let Sequence { features: owed, group_id, .. } = sequence;
-    let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut owed.prompt_logprobs.logprobs else {
+    let Sequence { features: pending, group_id, .. } = sequence;
+    let Some(PendingPromptLogprobs { n_probs, n_reported, cache_position, .. }) = &mut pending.prompt_logprobs.logprobs else {
         return;
     };
     let (group_id, n_probs, start) = (*group_id, *n_probs, *n_reported);
@@ -103,16 +103,16 @@ fn report_logprobs(
     }
     features.prompt_logprobs.insert(&group.adapter_schedule, &group.prompt, first, scored, cache_position);
     let mut events: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
-    events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), at)| {
+    events.extend(logprobs.into_iter().zip(first..).map(|((logprob, mut top), position)| {
         top.truncate(n_probs);
-        Some(to_logprobs((logprob, top), group.prompt[at as usize]))
+        Some(to_logprobs((logprob, top), group.prompt[position as usize]))
     }));
-    *n_reported = start + count(&events);
+    *n_reported = start + to_u32(events.len());
     let n_per_event = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
     let (mut start, mut events) = (start, events.into_iter());
     while !events.as_slice().is_empty() {
         let part: Vec<_> = events.by_ref().take(n_per_event).collect();
-        let next = start + count(&part);
+        let next = start + to_u32(part.len());
         scheduler.emit(group_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: part }));
         start = next;
     }
@@ -123,10 +123,6 @@ fn report_progress(scheduler: &mut Scheduler, key: SchedulingKey, n_processed: u
     let ms = sequence.clock.since_start(Instant::now()).as_secs_f64() * 1e3;
     let progress = Progress { n_prompt: sequence.n_prompt, n_cached: sequence.n_cached(), n_processed, ms };
     scheduler.emit(sequence.group_id, Event::Progress(progress));
-}
-
-fn count(logprobs: &[Option<Logprobs>]) -> u32 {
-    u32::try_from(logprobs.len()).expect("a prompt has fewer than 2³² tokens")
 }
 
 struct LogitRow<'a> {

@@ -1,15 +1,16 @@
-//! The report about its prompt that a sequence still owes its stream.
+//! The pending report of a sequence about its prompt.
 
 use std::ops::Range;
 
 use crate::engine::features::prompt_logprobs::cache::{LogprobPosition, PromptLogprobCache};
 use crate::engine::features::state::SequenceFeatures;
+use crate::engine::numbers::to_u32;
 use crate::engine::scheduler::request_group::RequestGroup;
 use crate::engine::scheduler::running_sequence::RunningSequence;
 use crate::engine::scheduler::sequence::Sequence;
 use crate::request::{Logprobs, Request};
 
-/// Maximum bytes of prompt logprobs reported per step: a reader that keeps up never exceeds the limits of its stream.
+/// Maximum bytes of prompt logprobs reported per step: a consumer that keeps up never exceeds the limits of its stream.
 const MAX_REPORTED_BYTES: usize = 4 << 20;
 
 /// Pending report of a prompt: progress and logprobs. Only the first branch of a stream has one.
@@ -55,7 +56,7 @@ fn n_reported(sequence: &Sequence) -> Option<u32> {
     sequence.features.prompt_logprobs.n_reported(sequence.n_prompt)
 }
 
-/// The next branch of a group reports what the first one would.
+/// Moves the pending report of a group to the branch that starts.
 pub(crate) fn on_start(group: &mut RequestGroup, sequence: &mut Sequence) {
     sequence.features.prompt_logprobs = std::mem::take(&mut group.pending.prompt_logprobs);
 }
@@ -85,7 +86,7 @@ pub(crate) fn n_rows_wanted(running: &RunningSequence) -> Option<u32> {
 pub(crate) fn max_rows(running: &RunningSequence, n_more: u32) -> u32 {
     let Some(n_reported) = n_reported(&running.sequence) else { return u32::MAX };
     let n_probs = running.sequence.request.prompt_logprobs.unwrap_or(0) as usize;
-    let n_per_step = u32::try_from(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs)).expect("a few million at most");
+    let n_per_step = to_u32(MAX_REPORTED_BYTES / Logprobs::n_bytes(n_probs));
     n_reported.saturating_sub(running.n_computed + 1).saturating_add(1 + n_more.min(n_per_step))
 }
 

@@ -100,12 +100,11 @@ fn propose(scheduler: &mut Scheduler, token_strings: &TokenStrings, max_rows: u3
     let mut proposals = Vec::new();
     let mut n_indexable = MAX_INDEXED;
     let min_match = scheduler.limits().speculation.min_match as usize;
-    let mut next = scheduler.next_key(None);
-    while let Some(key) = next {
-        next = scheduler.next_key(Some(key));
+    let mut cursor = None;
+    while let Some(key) = scheduler.next_key(&mut cursor) {
         let running = scheduler.running_sequence(key);
         let mut proposal = DraftProposal::default();
-        let samples = running.n_planned > 0 && running.will_sample();
+        let samples = running.is_planned() && running.will_sample();
         if takes_drafts(running) {
             let (n_computed, max_draft) = (running.n_computed, max_draft(scheduler, running).min(max_rows));
             let SequenceParts { sequence, features, .. } = scheduler.parts_of(key);
@@ -177,7 +176,7 @@ fn is_on<R: Runner>(scheduler: &Scheduler, cache: &CacheManager<R>) -> bool {
 /// Returns true if drafts of a sequence may be verified in this step or a later one. Beams choose their tokens together.
 fn takes_drafts(running: &RunningSequence) -> bool {
     let Sequence { request, runs_together, .. } = &running.sequence;
-    request.task == Task::Complete && !runs_together && request.speculation.max_draft != Some(0) && running.n_planned > 0
+    request.task == Task::Complete && !runs_together && request.speculation.max_draft != Some(0) && running.is_planned()
 }
 
 /// Returns the maximum length of a draft, after which one more token is sampled. First tokens are not drafted.

@@ -99,10 +99,15 @@ impl Simulation {
         let (lengths, step) = match lengths {
             Lengths::Fixed(k) => (vec![k; self.streams.len()], ExpectedStep::default()),
             Lengths::Gated => {
-                let decode_s = |n_drafted| self.budget.drafted_s(n + n_drafted, n_prefill, 0);
+                let decode_s = |n_drafted| self.budget.mean_s(n + n_drafted, n_prefill, 0);
                 let max_decode_s = self.budget.max_drafted_s(load, 0, Duration::ZERO);
-                let limits =
-                    StepLimits { decode_s: &decode_s, row_s: self.budget.mean_s(1, 0), token_s: 0.0, max_rows: 64, max_decode_s };
+                let limits = StepLimits {
+                    decode_s: &decode_s,
+                    row_s: self.budget.mean_s(1, 0, 0),
+                    token_s: 0.0,
+                    max_rows: 64,
+                    max_decode_s,
+                };
                 let choice = self.gate.choose(&candidates, &limits);
                 (choice.lengths, choice.step)
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::ids::MemberIndex;
-use crate::engine::scheduler::request_group::{BranchRequest, test_group};
+use crate::engine::scheduler::request_group::{BranchRequest, PrefixDependency, test_group};
 use crate::engine::scheduler::scheduling_key::STARTS_PER_PRIORITY;
 use crate::request::{Prompt, Request};
 use crate::sampling::Sampler;
@@ -90,18 +90,22 @@ fn a_low_priority_eventually_starts_despite_arrivals_of_a_higher_one() {
     assert!((STARTS_PER_PRIORITY - 2..=STARTS_PER_PRIORITY + 2).contains(&n_before), "{n_before} went before it");
 }
 
+fn awaited(provider: SchedulingKey, n_tokens: u32) -> AwaitedPrefix {
+    AwaitedPrefix { dependency: PrefixDependency { provider, n_tokens }, n_cached: 0 }
+}
+
 #[test]
-fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_the_owner_is_gone() {
-    let owner = |group_id| SchedulingKey::new(0, 0, key(group_id, 0));
-    let awaited_prefix = |group_id, n_tokens| AwaitedPrefix { provider: owner(group_id), n_tokens, n_cached: 0 };
+fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_its_provider_is_gone() {
+    let provider = |group_id| SchedulingKey::new(0, 0, key(group_id, 0));
+    let awaited_prefix = |group_id, n_tokens| awaited(provider(group_id), n_tokens);
     let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
     queue.block_on_prefix(GroupId(0), awaited_prefix(77, 50));
     queue.block_on_prefix(GroupId(1), awaited_prefix(77, 20));
     queue.block_on_prefix(GroupId(2), awaited_prefix(88, 50));
-    let n_computed = |of: SchedulingKey| if of == owner(77) { Some(20) } else { Some(49) };
+    let n_computed = |of: SchedulingKey| if of == provider(77) { Some(20) } else { Some(49) };
     queue.unblock(n_computed);
     assert_eq!(starts(&mut queue, 9), [1, 3]);
-    queue.unblock(|of| n_computed(of).filter(|_| of == owner(77)));
+    queue.unblock(|of| n_computed(of).filter(|_| of == provider(77)));
     assert_eq!(starts(&mut queue, 9), [2]);
     queue.unblock(|_| Some(50));
     assert_eq!(starts(&mut queue, 9), [0]);
@@ -111,7 +115,7 @@ fn a_blocked_request_is_not_next_until_its_prefix_is_computed_or_the_owner_is_go
 fn a_removed_request_is_in_no_index() {
     let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
     start(&mut queue);
-    queue.block_on_prefix(GroupId(3), AwaitedPrefix { provider: SchedulingKey::new(0, 0, key(9, 0)), n_tokens: 20, n_cached: 0 });
+    queue.block_on_prefix(GroupId(3), awaited(SchedulingKey::new(0, 0, key(9, 0)), 20));
     for group_id in (0..4).map(GroupId) {
         assert_eq!(queue.remove(group_id).map(|group| group.group_id), Some(group_id));
     }

@@ -21,8 +21,8 @@ use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, R
 use crate::sampling::{self, ReasoningConstraint, Sampler, TokenStrings};
 use clock::Clock;
 use context_window::ContextWindow;
-pub(crate) use text::incomplete_tail;
 use text::{Text, TextDelta};
+pub(crate) use text::{append_text, incomplete_tail};
 pub(crate) use tokens::{Tokens, TokensView};
 
 /// A completion of a request, from its first start in a slot to its end, including preemptions.
@@ -199,10 +199,15 @@ impl Sequence {
             return;
         };
         let logprobs = self.logprobs_of(token, logits);
+        self.append(token);
+        self.sampled = Some(ScoredToken { token, logprobs });
+    }
+
+    /// Appends a token that its constraint has accepted.
+    pub(crate) fn append(&mut self, token: Token) {
         self.tokens.push(token);
         self.n_predicted += 1;
         self.sampler.accept(token);
-        self.sampled = Some(ScoredToken { token, logprobs });
     }
 
     pub(crate) fn logprobs_of(&self, token: Token, logits: &[f32]) -> Option<Box<Logprobs>> {
@@ -224,7 +229,7 @@ impl Sequence {
             return self.is_stuck.then_some(SampledToken { event: None, last: None, finished: Some(FinishReason::End(None)) });
         };
         let last = self.clock.record_token(now);
-        let delta = self.text.push(|bytes| append_text(token, &self.request, runner, bytes));
+        let delta = self.text.push_token(token, &self.request, runner);
         let finished = self.finish_reason(&delta, token, 0, runner);
         let text = if finished.is_some() { self.text.finish_after(delta.text) } else { delta.text };
         let event = TokenEvent { index: self.branch.0, token, text, slot, n_predicted: self.n_predicted, logprobs };
@@ -284,14 +289,6 @@ impl Sequence {
 
     pub(crate) fn n_cached(&self) -> u32 {
         self.n_cached.unwrap_or(0)
-    }
-}
-
-pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
-    if request.preserved_tokens.contains(&token) {
-        bytes.extend_from_slice(runner.token_strings().spelling(token));
-    } else if !runner.is_end(token) {
-        runner.append_piece(token, bytes);
     }
 }
 

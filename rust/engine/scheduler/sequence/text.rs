@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use crate::engine::runner::Runner;
 use crate::engine::scheduler::sequence::indentation::Indentation;
-use crate::request::FinishReason;
+use crate::request::{FinishReason, Request, Token};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
@@ -35,17 +36,21 @@ impl Text {
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> TextDelta {
         let n_before = self.pending.len();
         append(&mut self.pending);
-        let under_indented = self.indentation.find_end(&self.pending[n_before..]).map(|at| n_before + at);
+        let under_indented = self.indentation.find_end(&self.pending[n_before..]).map(|end| n_before + end);
         let stops = self.stops.iter().filter_map(|stop| Some((find(&self.pending, stop.as_bytes())?, Some(stop))));
-        if let Some((at, stop)) = stops.chain(under_indented.map(|at| (at, None))).min_by_key(|&(at, _)| at) {
+        if let Some((end, stop)) = stops.chain(under_indented.map(|end| (end, None))).min_by_key(|&(end, _)| end) {
             let reason = stop.map_or(FinishReason::Length, |stop| FinishReason::Stop(stop.clone()));
-            let text = lossy(&self.pending[..at]);
+            let text = lossy(&self.pending[..end]);
             self.pending.clear();
             return TextDelta { text, end: Some(reason) };
         }
         let n_held_back = self.stops.iter().map(|stop| overlap(&self.pending, stop.as_bytes())).max().unwrap_or(0);
         let n_shown = self.pending.len() - n_held_back.max(incomplete_tail(&self.pending));
         TextDelta { text: self.take(n_shown), end: None }
+    }
+
+    pub(crate) fn push_token(&mut self, token: Token, request: &Request, runner: &impl Runner) -> TextDelta {
+        self.push(|bytes| append_text(token, request, runner, bytes))
     }
 
     /// Ends the text and returns what was held back for a stop string. An incomplete character is dropped.
@@ -64,6 +69,14 @@ impl Text {
         let text = lossy(&self.pending[..n_bytes]);
         self.pending.drain(..n_bytes);
         text
+    }
+}
+
+pub(crate) fn append_text(token: Token, request: &Request, runner: &impl Runner, bytes: &mut Vec<u8>) {
+    if request.preserved_tokens.contains(&token) {
+        bytes.extend_from_slice(runner.token_strings().spelling(token));
+    } else if !runner.is_end(token) {
+        runner.append_piece(token, bytes);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::engine::numbers::to_u32;
 use crate::request::Token;
 
 /// A prompt, which is shared with the request so that starting a branch copies no tokens, and the sampled tokens. A clone copies
@@ -85,7 +86,7 @@ impl Tokens {
             return n;
         }
         let n_more = self.of(n..self.len()).zip(&*other.own).take_while(|(a, b)| a == *b).count();
-        n + u32::try_from(n_more).expect("a sequence fits its context")
+        n + to_u32(n_more)
     }
 
     /// Removes the tokens of `range`. Afterwards no tokens are shared.
@@ -98,7 +99,7 @@ impl Tokens {
 
 impl<'a> TokensView<'a> {
     pub(crate) fn len(&self) -> u32 {
-        u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
+        to_u32(self.shared.len() + self.own.len())
     }
 
     pub(crate) fn at(&self, position: u32) -> Token {
@@ -117,14 +118,14 @@ impl<'a> TokensView<'a> {
     /// Returns the length of the common prefix with a prompt. O(1) if it is the same allocation, as for branches of one request.
     pub(crate) fn common_prefix(&self, other: &[Token]) -> u32 {
         if self.shared.as_ptr_range() == other.as_ptr_range() {
-            return u32::try_from(other.len()).expect("a prompt fits its context");
+            return to_u32(other.len());
         }
         let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
         let mut n = n_common(self.shared, other);
         if n == self.shared.len() {
             n += n_common(self.own, &other[n..]);
         }
-        u32::try_from(n).expect("a prompt fits its context")
+        to_u32(n)
     }
 }
 
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn prompt_and_sampled_tokens_are_indexed_as_one_text() {
         let tokens = tokens();
-        assert_eq!((0..5).map(|at| tokens.at(at)).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert_eq!((0..5).map(|position| tokens.at(position)).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
         for (start, end) in (0..=5).flat_map(|end| (0..=end).map(move |start| (start, end))) {
             let whole: Vec<Token> = (1..=5).collect();
             assert_eq!(tokens.slices(start..end).concat(), whole[start as usize..end as usize]);

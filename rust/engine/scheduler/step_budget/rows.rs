@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::MIN_CHUNK;
-use crate::engine::scheduler::running_sequence::count_u32;
-use crate::engine::scheduler::step_budget::{StepBudget, StreamLoad, most_rows};
+use crate::engine::numbers::count_u32;
+use crate::engine::scheduler::step_budget::{StepBudget, StreamLoad, max_fitting};
 use crate::engine::scheduler::step_cost::StepShape;
 
 /// Share by which streams of lower priorities may lengthen the step of the highest-priority streams, and prefill of lower
@@ -50,8 +50,8 @@ impl StepBudget {
             let is_included = |demand: &RowDemand| (streams.n_decoding > 0 && demand.priority < streams.priority) == is_low;
             let n_available = if is_low {
                 let n_unused = self.n_ubatch.saturating_sub(streams.n_decoding + n_granted);
-                let most = self.low_priority_chunk(demands, streams, chunk, n_cells);
-                most.saturating_sub(n_granted).max(MIN_LOW_PRIORITY.min(n_unused))
+                let max = self.low_priority_chunk(demands, streams, chunk, n_cells);
+                max.saturating_sub(n_granted).max(MIN_LOW_PRIORITY.min(n_unused))
             } else {
                 chunk
             };
@@ -85,7 +85,7 @@ impl StepBudget {
         // With streams of that priority in the step, the time of its prompts is not known here and not counted.
         let n_prefill = if n_decoding > 0 { 0 } else { highest_demands().fold(0, u32::saturating_add).min(self.n_ubatch) };
         let mean_s = |n_more| self.decode.mean_s(StepShape { n_decoding: n_decoding + n_more, n_prefill, n_cells });
-        let n_kept = most_rows(MIN_LOW_PRIORITY, n_low, |n_kept| mean_s(n_kept) <= (1.0 + LOW_PRIORITY_SHARE) * mean_s(0));
+        let n_kept = max_fitting(MIN_LOW_PRIORITY, n_low, |n_kept| mean_s(n_kept) <= (1.0 + LOW_PRIORITY_SHARE) * mean_s(0));
         let mut low: Vec<usize> = (0..demands.len()).filter(|&nth| may_wait(&demands[nth])).collect();
         low.sort_by_key(|&nth| Reverse(demands[nth].n_skipped));
         low[1..].sort_by_key(|&nth| Reverse(demands[nth].priority));
@@ -97,19 +97,19 @@ impl StepBudget {
     /// Returns as many of `chunk` rows as add at most [`LOW_PRIORITY_SHARE`] to the time of the highest-priority streams.
     fn low_priority_chunk(&self, demands: &[RowDemand], streams: StreamLoad, chunk: u32, n_cells: u32) -> u32 {
         let n_first = count_u32(demands.iter().filter(|demand| demand.n_ready == 1 && demand.priority == streams.priority));
-        let limit_s = self.mean_s(streams.n_decoding, n_cells) + LOW_PRIORITY_SHARE * self.mean_s(n_first, n_cells);
+        let limit_s = self.mean_s(streams.n_decoding, 0, n_cells) + LOW_PRIORITY_SHARE * self.mean_s(n_first, 0, n_cells);
         let mean_s = |n_prefill| self.decode.mean_s(StepShape { n_decoding: streams.n_decoding, n_prefill, n_cells });
-        most_rows(MIN_LOW_PRIORITY.min(chunk), chunk, |n_prefill| mean_s(n_prefill) <= limit_s)
+        max_fitting(MIN_LOW_PRIORITY.min(chunk), chunk, |n_prefill| mean_s(n_prefill) <= limit_s)
     }
 }
 
 /// Grants [`MIN_CHUNK`] rows each, then the rest to the first. `is_included` receives the highest priority of the prompts before.
 fn distribute(demands: &[RowDemand], rows: &mut [u32], chunk: &mut u32, is_included: impl Fn(&RowDemand, i32) -> bool) {
-    for most in [MIN_CHUNK, u32::MAX] {
+    for max in [MIN_CHUNK, u32::MAX] {
         let mut highest_before = i32::MIN;
         for (rows, demand) in rows.iter_mut().zip(demands).filter(|(_, demand)| demand.n_ready > 1) {
             if is_included(demand, highest_before) {
-                let more = (demand.n_ready - *rows).min(most).min(*chunk);
+                let more = (demand.n_ready - *rows).min(max).min(*chunk);
                 *rows += more;
                 *chunk -= more;
             }

@@ -334,7 +334,10 @@ fn random_use_keeps_the_invariants() {
                 check_plan(&scheduler, &n_uncomputed, &rows);
             }
         }
-        assert!(scheduler.decode.is_sound() && scheduler.rest_s >= 0.0 && scheduler.rest_s.is_finite(), "{scheduler:?}");
+        assert!(
+            scheduler.decode.is_sound() && scheduler.rest_s.get() >= 0.0 && scheduler.rest_s.get().is_finite(),
+            "{scheduler:?}"
+        );
     }
 }
 
@@ -357,10 +360,10 @@ fn check_plan(scheduler: &StepBudget, n_uncomputed: &[u32], rows: &[u32]) {
     let prompts = || n_uncomputed.iter().zip(rows).filter(|&(&n, _)| n > 1);
     let [n_wanted, n_prefill] = prompts().fold([0, 0], |[wanted, sum], (&n, &rows)| [wanted + n, sum + rows]);
     let n_decoding = n_uncomputed.iter().filter(|&&n| n == 1).count() as u32;
-    let least = if n_decoding > 0 { MIN_CHUNK_WITH_STREAMS } else { MIN_CHUNK };
-    assert!(n_prefill >= least.min(n_wanted).min(scheduler.n_ubatch - n_decoding), "prompts stand still");
-    let most = MIN_CHUNK.max(4 * scheduler.decode.n_tried());
-    assert!(n_prefill <= most, "{n_prefill} rows where {} were measured", scheduler.decode.n_tried());
+    let min = if n_decoding > 0 { MIN_CHUNK_WITH_STREAMS } else { MIN_CHUNK };
+    assert!(n_prefill >= min.min(n_wanted).min(scheduler.n_ubatch - n_decoding), "prompts stand still");
+    let max = MIN_CHUNK.max(4 * scheduler.decode.n_tried());
+    assert!(n_prefill <= max, "{n_prefill} rows where {} were measured", scheduler.decode.n_tried());
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn texts_with_another_first_token_count_towards_the_bound_of_a_comparison() {
     let prompt = group(u64::MAX, &[1; 40]);
     let earlier = group(0, &[1; 40]);
     history.on_start(&earlier);
-    history.update_text(key(0, 0), &Tokens::new(Arc::clone(&earlier.prompt)), 40);
+    history.update_tokens(key(0, 0), &Tokens::new(Arc::clone(&earlier.prompt)), 40);
     let n_common = |history: &History| history.lookup(&prompt).nearest.map(|nearest| nearest.n_common);
     assert_eq!(n_common(&history), Some(40));
     let n_texts = u32::try_from(MAX_COMPARED / MIN_COST).expect("few");
@@ -27,7 +27,7 @@ fn texts_with_another_first_token_count_towards_the_bound_of_a_comparison() {
         let other = group(group_id, &[2]);
         history.on_start(&other);
         for member in 0..256.min(n_texts - first) {
-            history.update_text(key(group_id, member), &Tokens::new(Arc::clone(&other.prompt)), 1);
+            history.update_tokens(key(group_id, member), &Tokens::new(Arc::clone(&other.prompt)), 1);
         }
     }
     assert_eq!(n_common(&history), None, "the newest {n_texts} texts are all that one explanation compares");
