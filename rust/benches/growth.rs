@@ -105,7 +105,8 @@ fn step_cost(n_streams: u32, n_waiting: usize, decode: Duration) -> Steps {
     let n_tokens = 4_000;
     let engine = start(n_streams, n_streams * 4_352, decode, &decodes);
     let streams: Vec<_> = (0..n_streams).map(|seed| submit(&engine, request(seed, 16, 1, n_tokens), None)).collect();
-    while decodes.last().is_none_or(|last| last.n_rows < n_streams as usize) {
+    let all_decode = |last: Decode| last.n_rows == n_streams as usize;
+    while engine.stats().n_waiting > 0 || !decodes.last().is_some_and(all_decode) {
         decodes.run(1);
     }
     let request = |seed| request(1_000 + seed, N_PROMPT, 2, 4);

@@ -192,6 +192,7 @@ pub(crate) fn best_lengths(
     is_allowed: impl Fn(&DraftLengths) -> bool,
 ) -> DraftLengths {
     let mut n_expected = vec![1.0; candidates.len()];
+    let mut n_left: f64 = candidates.iter().flat_map(|candidate| &candidate.survival).sum();
     let mut choice = DraftLengths::without_drafts(candidates.len(), limits);
     let (mut best, mut min_rate) = (choice.clone(), choice.rate() * (1.0 + MIN_GAIN));
     let mut least = None;
@@ -201,13 +202,15 @@ pub(crate) fn best_lengths(
         let Some((nth, survival)) = least.or_else(likeliest).and_then(|nth| Some((nth, next(nth)?))) else { break };
         choice.lengths[nth] += 1;
         n_expected[nth] += survival;
+        n_left -= survival;
         choice.n_rows += 1;
         choice.n_tokens += survival;
         let decode_s = (limits.decode_s)(choice.n_rows);
-        if decode_s > limits.max_decode_s {
+        choice.step.step_s = decode_s + limits.token_s * choice.n_tokens;
+        // The time never decreases with the rows, so no longer drafts reach the rate either.
+        if decode_s > limits.max_decode_s || (choice.n_tokens + n_left) / choice.step.step_s <= min_rate {
             break;
         }
-        choice.step.step_s = decode_s + limits.token_s * choice.n_tokens;
         let n_beyond = |nth: usize| candidates[nth].slack.after(n_expected[nth], choice.step);
         least = (0..candidates.len()).filter(|&nth| n_beyond(nth) < 0.0).min_by(|&a, &b| n_beyond(a).total_cmp(&n_beyond(b)));
         if least.is_none() && choice.rate() > min_rate && is_allowed(&choice) {
