@@ -19,8 +19,8 @@ const N_STEPS: u32 = 64;
 /// A prompt of the minimum length for sharing.
 const N_PROMPT: u32 = 16;
 
-/// Numbers of running sequences; the last is llama.cpp's maximum.
-const SEQUENCES: [u32; 3] = [1, 32, 256];
+/// Numbers of running sequences; the last is the maximum of slots.
+const SEQUENCES: [u32; 3] = [1, 32, 254];
 
 fn step(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("step");

@@ -62,6 +62,8 @@ impl Repeats {
     }
 
     /// Measures the occurrence that ends at `position`. Returns `false` if too many tokens were compared.
+    // Inlined into the scan, it takes the registers of its loop: 85 µs instead of 63 for a repetitive text of 131,072 tokens.
+    #[inline(never)]
     fn measure(&mut self, window: &Window, position: usize, min_length: usize, max_length: usize) -> bool {
         let n = window.len();
         let Some(n_after) = (n - 1).checked_sub(position).filter(|&n_after| n_after > 0) else { return true };
