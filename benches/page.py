@@ -223,7 +223,7 @@ class Measurement:
     async def n_decodes(self) -> int:
         """Returns the number of the model's steps so far."""
         metrics = (await self._client.get("/metrics")).raise_for_status().text
-        return int(next(line.split()[1] for line in metrics.splitlines() if line.startswith("llamacpp:n_decode_total ")))
+        return int(float(next(line.split()[1] for line in metrics.splitlines() if line.startswith("llamacpp:n_decode_total "))))
 
     async def ended(self, nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Waits until the branches of nodes have ended. Returns the nodes."""
