@@ -226,6 +226,7 @@ async def test_alternatives_are_chosen_by_keys(writer: Writer, server: PageServe
     await writer.press("ArrowDown", "ArrowDown", "Enter")
     await expect(popover).to_have_count(0)
     await expect(writer.branches.get_by_role("article")).to_have_count(3)
+    await expect(writer.branches.get_by_role("article").filter(has_text="reached its length")).to_have_count(3)
     made = [node["text"] for node in (await server.nodes(document)).values()]
     assert sum(text.startswith(" old") for text in made) == 2
 

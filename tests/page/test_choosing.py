@@ -1,6 +1,8 @@
 """Branches: the focus when one is kept or pruned, also on a phone, and continuing elsewhere than at the end of the text."""
 
-from playwright.async_api import expect
+import asyncio
+
+from playwright.async_api import Route, expect
 
 from tests.page.conftest import NewWriter
 from tests.page.served import PageServer
@@ -31,6 +33,31 @@ async def test_a_kept_branch_is_typed_on(writer: Writer, server: PageServer) -> 
     await expect(writer.text).to_contain_text("The fox")
     await writer.write(" by")
     await expect(writer.text).to_contain_text("door 2 and went by")
+
+
+async def test_undo_that_the_server_answers_late_leaves_the_writer_where_they_went(writer: Writer, server: PageServer) -> None:
+    await begun(writer, server)
+    await continued(writer, 3)
+    await expect(writer.branch(2)).to_contain_text("reached its length")
+    await writer.branch(2).get_by_role("button", name="Keep").click()
+    await writer.shows(OWL)
+    await writer.write(" xm")
+    await writer.saved()
+    has_gone = asyncio.Event()
+
+    async def answer_later(route: Route) -> None:
+        answer = await route.fetch()
+        await has_gone.wait()
+        await route.fulfill(response=answer)
+
+    await writer.page.route("**/nodes/*", answer_later)
+    await writer.press("Control+z")
+    await writer.shows(OWL)
+    await writer.press("Alt+3", "1")
+    await expect(writer.text).to_contain_text("The fox")
+    has_gone.set()
+    await expect(writer.messages).to_contain_text("Undone")
+    await expect(writer.text).to_contain_text("The fox")
 
 
 async def test_the_focus_goes_to_a_neighbour_of_a_pruned_branch(writer: Writer, server: PageServer) -> None:

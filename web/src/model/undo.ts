@@ -22,6 +22,8 @@ interface NewNode {
 /** Undoes and redoes entries of the history, one at a time. */
 export class Undo {
   private running: Promise<void> = Promise.resolve();
+  /** Whether the user has gone elsewhere while the present entry waited for the server. */
+  private isElsewhere = false;
 
   constructor(private readonly workspace: Workspace) {}
 
@@ -67,6 +69,7 @@ export class Undo {
   /** Runs the steps of an entry. Returns whether all were possible; an entry that never will be is dropped. */
   private async run(entry: HistoryEntry, direction: "undo" | "redo", drop: () => void): Promise<boolean> {
     const { workspace } = this;
+    this.isElsewhere = false;
     try {
       if (entry.document !== null && !(await workspace.open(entry.document))) return false;
       await this.steps(entry[direction]);
@@ -118,8 +121,13 @@ export class Undo {
         if (failure !== null) throw failure;
         return;
       }
-      case "trash":
-        return setTrashed(workspace, document, step.nodes.map(stored), step.is_trashed);
+      case "trash": {
+        const path = document.currentPath;
+        await setTrashed(workspace, document, step.nodes.map(stored), step.is_trashed);
+        const { currentId } = document;
+        this.isElsewhere = currentId !== null && !path.includes(currentId);
+        return;
+      }
       case "move": {
         const parent = step.parent === null ? null : stored(step.parent);
         const { nodes } = await client.moveNode(document.id, stored(step.node), parent, step.index);
@@ -168,7 +176,7 @@ export class Undo {
   }
 
   private async go(document: OpenDocument, node: NodeRef | null, cursor: number | null): Promise<void> {
-    if (typeof node === "string") return;
+    if (typeof node === "string" || this.isElsewhere) return;
     document.go(node);
     await tick();
     this.workspace.editor?.moveTo(cursor);
