@@ -73,7 +73,7 @@ impl PrefixCache {
         self.flush(memory);
     }
 
-    /// Uses these adapters. After an error, the caller must clear the memory and call [`PrefixCache::clear`].
+    /// Computes embeddings with these adapters. After an error, the caller must clear the memory and call [`PrefixCache::clear`].
     pub fn encode(
         &mut self,
         memory: &mut impl ForkableMemory,

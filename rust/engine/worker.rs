@@ -197,7 +197,7 @@ impl<R: Runner> Worker<R> {
         metrics.lap(cache, |times| &mut times.plan);
     }
 
-    /// Saves and reports what the decode computed of prompts too. Returns its time, or `None` if there was none.
+    /// Decodes the plan, then saves checkpoints and reports prompt logprobs. Returns its time, or `None` if there was none.
     fn execute(&mut self) -> Option<Duration> {
         let Self { scheduler, cache, output, planner, samplers, metrics, .. } = self;
         if (planner.n_planned_rows() - planner.n_drafted()) as usize != scheduler.running().len() || !cache.spent().is_zero() {

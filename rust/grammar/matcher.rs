@@ -127,7 +127,7 @@ impl Matcher {
         self.n_steps <= MAX_LOOK_AHEAD && self.n_inspected <= MAX_LOOK_AHEAD && self.n_cached <= MAX_CACHED
     }
 
-    /// Ends a look-ahead from `state`, whose new number is returned. A token that took too many steps is not to blame on the text.
+    /// Ends a look-ahead from `state`, whose new number is returned. A look-ahead that exceeds the limits does not end the grammar.
     pub(super) fn end_look_ahead(&mut self, state: StateId) -> StateId {
         let is_exhausted = self.is_exhausted();
         (self.n_steps, self.n_inspected) = (0, 0);

@@ -61,6 +61,19 @@ impl RetokenizedPrompt {
             Some((range, end)) => Some(end + position - range.end),
         }
     }
+
+    /// Returns true if the prompt and a suffix of `n_suffix` tokens leave room for a token in a context of `n_ctx_slot`.
+    fn fits(&self, n_suffix: usize, n_ctx_slot: u32) -> bool {
+        self.tokens.len() + n_suffix < n_ctx_slot as usize
+    }
+
+    /// As [`map_position`](Self::map_position); a position inside of replaced text becomes the end of the text that replaces it.
+    fn map_position_or_end(&self, position: u32) -> u32 {
+        match self.replaced.iter().rev().find(|(range, _)| range.start < position) {
+            None => position,
+            Some((range, end)) => end + position.saturating_sub(range.end),
+        }
+    }
 }
 
 pub(crate) fn on_text(shared: &SharedFeatures, group: &RequestGroup, tokens: &Tokens) {
@@ -89,13 +102,14 @@ pub(in crate::engine) fn on_validate(
     }
     let texts = lock(&inner.published.features.transcripts).find(request.owner.as_deref(), adapters);
     // The original tokens may be more than the tokenizer's.
-    let fits = |retokenized: &RetokenizedPrompt| retokenized.tokens.len() < inner.limits.n_ctx_slot as usize;
+    let n_suffix = request.suffix.len();
+    let fits = |retokenized: &RetokenizedPrompt| retokenized.fits(n_suffix, inner.limits.n_ctx_slot);
     let Some(retokenized) = retokenize(&texts, prompt, &inner.model.token_strings).filter(fits) else { return };
     request.checkpoints_at = request.checkpoints_at.iter().filter_map(|&position| retokenized.map_position(position)).collect();
     request.system_end = request.system_end.and_then(|position| retokenized.map_position(position));
     *invoked_at = invoked_at.and_then(|position| retokenized.map_position(position));
     if let Some(shift) = &mut request.context_shift {
-        shift.n_keep = shift.n_keep.map(|n| retokenized.map_position(n).unwrap_or(n));
+        shift.n_keep = shift.n_keep.map(|n| retokenized.map_position_or_end(n));
     }
     request.prompt = Prompt::from_tokens(retokenized.tokens);
     features.transcripts = retokenized.generated_ranges;
@@ -244,6 +258,25 @@ mod tests {
         let retokenized = retokenized_with(&transcripts, &["d", "ab", "c", "ab", "x"]).expect("it is cut otherwise");
         assert_eq!(retokenized.tokens, tokens(&["d", "a", "b", "c", "a", "b", "x"]));
         assert_eq!((retokenized.generated_ranges.first(), retokenized.replaced), (Some(&(1..6)), vec![(1..2, 3), (3..4, 6)]));
+    }
+
+    #[test]
+    fn a_position_inside_of_replaced_text_becomes_its_end_where_one_is_required() {
+        let transcripts = transcript(&["d"], &["ab", "c", "abc"]);
+        let retokenized = retokenized_with(&transcripts, &["d", "a", "b", "c", "abc", "x"]).expect("it is cut otherwise");
+        assert_eq!(retokenized.replaced, [(1..3, 2)]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 6].map(|position| retokenized.map_position(position)),
+            [Some(0), Some(1), None, Some(2), Some(3), Some(5)]
+        );
+        assert_eq!([0, 1, 2, 3, 4, 6].map(|position| retokenized.map_position_or_end(position)), [0, 1, 2, 2, 3, 5]);
+    }
+
+    #[test]
+    fn a_replaced_prompt_must_fit_with_the_suffix() {
+        let transcripts = transcript(&["d"], &["a", "b", "c"]);
+        let retokenized = retokenized_with(&transcripts, &["d", "abc", "x"]).expect("it is cut otherwise");
+        assert_eq!([6, 7].map(|n_ctx_slot| retokenized.fits(1, n_ctx_slot)), [false, true], "five tokens and one");
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct Completions {
     n_prompt: usize,
     cancel: Box<CancelSender>,
     fork: Option<Box<ForkSender>>,
-    /// Token of the consumer's existence: until it is dropped, ended branches may be forked.
+    /// Dropped with the consumer; until then, ended branches may be forked.
     _consumer: Arc<()>,
 }
 

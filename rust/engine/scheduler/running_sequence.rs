@@ -192,7 +192,7 @@ impl RunningSequence {
         self.n_planned > 0
     }
 
-    /// Excludes it from the step.
+    /// Excludes the sequence from the step.
     pub(crate) fn unplan(&mut self) {
         self.n_planned = 0;
     }

@@ -179,7 +179,7 @@ impl StepCost {
 
     /// Runs one step of the filter. `took_s` is clamped around the predicted `mean_s`.
     fn learn_mean(&mut self, units: &[f64; N_COSTS], mean_s: f64, took_s: f64) {
-        self.forget(units, mean_s);
+        self.inflate_covariance(units, mean_s);
         let spread = self.covariance.map(|row| dot(&row, units));
         let variance = dot(&spread, units) + (NOISE * mean_s).powi(2);
         for i in 0..N_COSTS {
@@ -197,14 +197,14 @@ impl StepCost {
         }
     }
 
-    /// Makes costs less certain: all together, and those that a step measures.
-    fn forget(&mut self, units: &[f64; N_COSTS], mean_s: f64) {
+    /// Increases the uncertainty of all costs together, as the speed drifts, and of those that a step measures.
+    fn inflate_covariance(&mut self, units: &[f64; N_COSTS], mean_s: f64) {
         for (i, &unit) in units.iter().enumerate() {
             for j in 0..N_COSTS {
                 self.covariance[i][j] += SPEED_DRIFT * SPEED_DRIFT * self.costs_s[i] * self.costs_s[j];
             }
             if unit > 0.0 {
-                // Forgets only what this step measures, and at most until this cost could be all of the step's time.
+                // Only of what this step measures, and at most until this cost could be all of the step's time.
                 let whole_s = mean_s / if i >= FIRST_CELL_COST { unit.max(CELLS_PER_ROW) } else { unit };
                 let drift = if SEGMENTS.contains(&i) { SEGMENT_DRIFT } else { COST_DRIFT };
                 self.covariance[i][i] += (drift * whole_s).powi(2);

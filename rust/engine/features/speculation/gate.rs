@@ -23,7 +23,7 @@ const SLACK_DECAY: f64 = 0.98;
 /// second row, 0.17 for the third and fourth, and 0.10 for the next four.
 const TRIED_ROW_SHARE: f64 = 0.05;
 
-/// Ratio of a time to the expected one below which the estimates are wrong, and lengths are tried again at once.
+/// Ratio of a time to the expected one below which the estimates are wrong, and lengths are tried again immediately.
 const SURPRISE: f64 = 0.8;
 
 /// Maximum number of steps from one trial to the next.
@@ -156,7 +156,7 @@ impl Gate {
         tried
     }
 
-    /// A step took this long.
+    /// Records the time of the step that [`Gate::choose`] chose for.
     pub(crate) fn observe(&mut self, took_s: f64) {
         let Some(surprise_s) = self.surprise_s else { return };
         if took_s < surprise_s {

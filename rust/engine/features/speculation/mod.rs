@@ -48,7 +48,7 @@ const MIN_SURVIVAL: f64 = 0.03;
 /// Maximum number of tokens of prompts that one step adds to the index.
 const MAX_INDEXED: u32 = 2048;
 
-/// State of the engine.
+/// Drafting state that all sequences share.
 #[derive(Default)]
 pub(crate) struct Speculator {
     pub(crate) stats: SpeculationStats,
@@ -215,7 +215,7 @@ pub(crate) fn model_time(features: &SchedulerFeatures) -> Duration {
     features.speculation.model.spent()
 }
 
-/// A step with a decode took this long.
+/// Records the time of a step with a decode.
 pub(crate) fn after_step(features: &mut SchedulerFeatures, took: Duration) {
     let Speculator { gate, model, .. } = &mut features.speculation;
     gate.observe(took.saturating_sub(model.spent()).as_secs_f64());

@@ -37,7 +37,7 @@ const FIRST_CAUGHT_UP: u32 = 256;
 /// Minimum tokens that the draft model may catch up with in a step.
 const MIN_CAUGHT_UP: u32 = 16;
 
-/// State of the engine.
+/// Use of the draft model by all sequences.
 #[derive(Debug)]
 pub(crate) struct DraftModelUse {
     /// Mean seconds of a pass over one token of each sequence; 0 until it is measured.
@@ -196,7 +196,7 @@ impl DraftModelUse {
         n.max(MIN_CAUGHT_UP)
     }
 
-    /// Drafts of `n_passes` tokens took this long, after `n_caught_up` other tokens were computed.
+    /// Records the time of drafts of `n_passes` tokens, after `n_caught_up` other tokens were computed.
     fn observe(&mut self, n_passes: usize, n_caught_up: u32, n_sequences: usize, took: Duration) {
         self.n_drafts = self.n_drafts.wrapping_add(1);
         self.spent += took;

@@ -257,7 +257,7 @@ impl Sequence {
         }
     }
 
-    /// Ends it at `now` if it may not sample any token.
+    /// Ends the sequence at `now` if it may not sample any token.
     pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
         if self.request.max_tokens != Some(0) {
             return None;
