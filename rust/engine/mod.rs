@@ -1,9 +1,9 @@
 //! The engine: a handle for callers, and the worker thread that owns the runner and schedules its decodes.
 //!
-//! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state of requests, each in a folder whose
-//! files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its cells, both
-//! tiers) and the [`output`] (consumers of streams). The [`features`] are called at `features/hooks` and attach their state by
-//! `features/state`, which every file may use. Any other file uses only files that precede it in this table:
+//! [`worker`] runs the loop: receive, schedule, execute, sample, publish. Three owners hold the state of requests, each in a
+//! folder whose files alone see its fields: the [`scheduler`] (requests, slots, sequences), the [`cache_manager`] (the runner, its
+//! cells, both tiers) and the [`output`] (consumers of streams). The [`features`] are called at `features/hooks` and attach their
+//! state by `features/state`, which every file may use. Any other file uses only files that precede it in this table:
 //!
 //! | files | content |
 //! | --- | --- |

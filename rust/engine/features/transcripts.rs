@@ -55,11 +55,8 @@ struct RetokenizedPrompt {
 impl RetokenizedPrompt {
     /// Maps a position of the prompt; `None` inside a replaced range.
     fn map_position(&self, position: u32) -> Option<u32> {
-        match self.replaced.iter().rev().find(|(range, _)| range.start < position) {
-            None => Some(position),
-            Some((range, _)) if position < range.end => None,
-            Some((range, end)) => Some(end + position - range.end),
-        }
+        let is_inside = self.replaced.iter().any(|(range, _)| range.start < position && position < range.end);
+        (!is_inside).then(|| self.map_position_or_end(position))
     }
 
     /// Returns true if the prompt and a suffix of `n_suffix` tokens leave room for a token in a context of `n_ctx_slot`.

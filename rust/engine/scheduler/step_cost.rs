@@ -197,7 +197,7 @@ impl StepCost {
         }
     }
 
-    /// Increases the uncertainty of all costs together, as the speed drifts, and of those that a step measures.
+    /// Increases the uncertainty of all costs, for the drift of the speed, and of the costs that this step measures.
     fn inflate_covariance(&mut self, units: &[f64; N_COSTS], mean_s: f64) {
         for (i, &unit) in units.iter().enumerate() {
             for j in 0..N_COSTS {
